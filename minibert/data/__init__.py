@@ -1,0 +1,1 @@
+"""From text to tensors: sources, tokenizer, corpus, sentence pairs, masking, batches, and labelled tasks."""
