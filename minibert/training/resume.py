@@ -35,7 +35,7 @@ def refuse_changes(run: Path, config: Mapping[str, Any], free: Set[str]) -> None
     path = run / "config.yaml"
     if not path.is_file():
         return
-    before = _flat(yaml.safe_load(path.read_text(encoding="utf-8")))
+    before = _flat(_read(path))
     now = _flat(config)
     changed = [
         f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
@@ -44,6 +44,16 @@ def refuse_changes(run: Path, config: Mapping[str, Any], free: Set[str]) -> None
     ]
     if changed:
         raise UserError(f"{run}: the run to resume had another config: {'; '.join(changed)}")
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError):
+        config = None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: damaged; expected the config that the run began with")
+    return config
 
 
 def _is_free(name: str, free: Set[str]) -> bool:

@@ -82,3 +82,10 @@ def test_free_fields_may_change_alone_or_by_group(tmp_path: Path) -> None:
 
 def _without(name: str) -> dict[str, object]:
     return {key: value for key, value in CONFIG.items() if key != name}
+
+
+@pytest.mark.parametrize("content", [b"[", b"just a word", b"\xff\xfe"])
+def test_a_damaged_config_of_the_run_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=r"config.yaml: damaged; expected the config that the run began with"):
+        refuse_changes(tmp_path, CONFIG, free=set())
