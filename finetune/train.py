@@ -30,6 +30,7 @@ from minibert.data.publish import check_writable
 from minibert.data.sources import read_rows
 from minibert.data.tasks import Examples, TaskSettings
 from minibert.data.tokenizer import load_tokenizer, save_tokenizer, vocabulary
+from minibert.files import write_whole
 from minibert.objectives import cross_entropy
 from minibert.training import checkpoint, launch, resume
 from minibert.training.best import Best, trained
@@ -330,9 +331,7 @@ def write_results(run: Path, config: FinetuneConfig) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a file that is whole or absent."""
-    aside = path.with_name(f".{path.name}.partial")
-    aside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    aside.replace(path)
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

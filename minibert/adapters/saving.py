@@ -5,7 +5,6 @@ DIR/adapter_model.safetensors     weights of adapter and head; in its metadata s
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from minibert.adapters.fingerprint import base_facts, refuse_other_base
 from minibert.adapters.layouts import Layout, layout_for, layout_of
 from minibert.adapters.seams import head_weights
 from minibert.errors import UserError
+from minibert.files import write_whole
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _BASE = "base_model_name_or_path"
@@ -41,8 +41,8 @@ def save_adapter(
     fields = {**layout.fields(config, model), _BASE: None if base is None else str(base)}
     directory.mkdir(parents=True, exist_ok=True)
     metadata = {"format": "pt", "base": json.dumps(base_facts(model, name))}
-    _replace(directory / WEIGHTS, save(weights, metadata=metadata))
-    _replace(directory / CONFIG, (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode())
+    write_whole(directory / WEIGHTS, save(weights, metadata=metadata))
+    write_whole(directory / CONFIG, (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def load_adapter(
@@ -137,13 +137,3 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UserError(f"{path}: no such file; expected the weights of an adapter") from None
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{path}: not a whole safetensors file ({error})") from None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write aside, then rename: there is never half a file under its name."""
-    aside = path.with_name(f"{path.name}.partial")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)

@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
+from minibert.data.batches import Batch
 from minibert.data.random import generator
 from minibert.data.sources import Row, read_rows
 from minibert.errors import UserError
 from minibert.types import PositiveInt
-
-Batch = dict[str, Tensor]
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _MEGABATCH = 50

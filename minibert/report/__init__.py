@@ -6,6 +6,7 @@ python -m minibert.report --pretraining RUN --finetuning RUN RUN --output report
 from collections.abc import Sequence
 from pathlib import Path
 
+from minibert.files import write_whole
 from minibert.report.examples import SENTENCES, examples
 from minibert.report.findings import findings
 from minibert.report.finetuning import fine_tuning
@@ -50,12 +51,5 @@ def write_report(
         tasks=fine_tuning(tuned),
         examples=run.checkpoint and examples(run.checkpoint, sentences),
     )
-    _write(Path(output), page)
-
-
-def _write(path: Path, text: str) -> None:
-    """Put the file there whole, in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.partial")
-    aside.write_text(text, encoding="utf-8", newline="\n")
-    aside.replace(path)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(Path(output), page)

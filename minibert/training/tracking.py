@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from tqdm import tqdm
 
 from minibert.errors import UserError
+from minibert.files import write_whole
 
 _PACKAGES = ("minibert", "torch", "accelerate", "tokenizers", "datasets", "numpy", "safetensors")
 
@@ -90,7 +91,7 @@ class Metrics:
         self._file = None
         if writes:
             kept = [line for line in _lines(path) if json.loads(line)["step"] <= resume_from]
-            _write(path, "".join(f"{line}\n" for line in kept))
+            write_whole(path, "".join(f"{line}\n" for line in kept))
             self._file = path.open("a", encoding="utf-8", newline="\n")
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
@@ -153,8 +154,8 @@ def begin_run(run: Path, config: str, accelerator: Accelerator) -> None:
         return
     try:
         run.mkdir(parents=True, exist_ok=True)
-        _write(run / "config.yaml", config)
-        _write(run / "environment.json", json.dumps(_environment(accelerator), indent=2) + "\n")
+        write_whole(run / "config.yaml", config)
+        write_whole(run / "environment.json", json.dumps(_environment(accelerator), indent=2) + "\n")
     except OSError as error:
         raise UserError(f"{run}: cannot be written ({error.strerror})") from None
 
@@ -172,13 +173,6 @@ def _environment(accelerator: Accelerator) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "command": sys.argv,
     }
-
-
-def _write(path: Path, text: str) -> None:
-    """Put the file there whole, in one step: a run that is killed here must find it again."""
-    aside = path.with_name(f".{path.name}.partial")
-    aside.write_text(text, encoding="utf-8", newline="\n")
-    aside.replace(path)
 
 
 def _lines(path: Path) -> list[str]:
