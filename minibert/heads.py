@@ -1,20 +1,24 @@
 """What a model says of what it read: a pooled vector, masked words, whether two sentences belong together, labels."""
 
+import torch
 from torch import Tensor, nn
 
 from minibert.encoder import Activation
 
 
 class Pooler(nn.Module):
-    """tanh(W h_[CLS] + b): one vector for the whole input  (Devlin et al. 2019; google-research/bert, modeling.py)."""
+    """tanh(W h_[CLS] + b): one vector for a whole sequence  (Devlin et al. 2019; google-research/bert, modeling.py)."""
 
     def __init__(self, size: int):
         super().__init__()
         self.dense = nn.Linear(size, size)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [B, L, H] -> [B, H]."""
-        return self.dense(hidden[:, 0]).tanh()
+    def forward(self, hidden: Tensor, cls_positions: Tensor | None = None) -> Tensor:
+        """hidden [B, L, H] -> [B, H], read at the first token; or [B, S, H], read at cls_positions [B, S]."""
+        if cls_positions is None:
+            return self.dense(hidden[:, 0]).tanh()
+        rows = torch.arange(len(hidden), device=hidden.device)[:, None]
+        return self.dense(hidden[rows, cls_positions]).tanh()
 
 
 class MaskedLanguageModelHead(nn.Module):

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -59,11 +59,15 @@ def hugging_face_name(name: str) -> str:
     return name
 
 
-def save(model: nn.Module, directory: Path, fields: dict[str, Any]) -> None:
-    """Write config.json as `save_config` does, and the weights to model.safetensors; tied weights once."""
+def save(model: nn.Module, directory: Path, fields: dict[str, Any], given: Mapping[str, Tensor] | None = None) -> None:
+    """Write config.json as `save_config` does, and the weights to model.safetensors; tied weights once.
+
+    `given`: weights by our names, in place of the model's own.
+    """
     save_config(model, directory, fields)
     weights = {
-        hugging_face_name(ours): tensor.detach().float().cpu().contiguous() for ours, tensor in base_weights(model)
+        hugging_face_name(ours): tensor.detach().float().cpu().contiguous()
+        for ours, tensor in base_weights(model.state_dict() if given is None else given)
     }
     if fields.get("tie_word_embeddings", True):
         weights.pop(_TIED, None)
@@ -76,13 +80,14 @@ def save(model: nn.Module, directory: Path, fields: dict[str, Any]) -> None:
 def save_config(model: nn.Module, directory: Path, fields: dict[str, Any]) -> None:
     """Write `fields` and the architecture to config.json."""
     directory.mkdir(parents=True, exist_ok=True)
-    config = {"architectures": [type(model).__name__], **fields, "dtype": "float32"}
+    name = type(model).__name__.removeprefix("FSDP")  # which torch puts there when it cuts a model up
+    config = {"architectures": [name], **fields, "dtype": "float32"}
     (directory / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def base_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The weights that belong to the model itself, not to adapters attached to it."""
-    return ((name, tensor) for name, tensor in model.state_dict().items() if not name.startswith("adapters."))
+def base_weights(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Those weights of a model that belong to itself, not to adapters attached to it."""
+    return ((name, tensor) for name, tensor in weights.items() if not name.startswith("adapters."))
 
 
 def load_weights(model: nn.Module, directory: Path) -> list[str]:
@@ -100,7 +105,7 @@ def load_weights(model: nn.Module, directory: Path) -> list[str]:
         given[_BIAS] = bias
     fresh = {}
     with torch.no_grad():
-        for ours, parameter in base_weights(model):
+        for ours, parameter in base_weights(model.state_dict()):
             theirs = _canonical(hugging_face_name(ours))
             tensor = given.pop(theirs, None)
             if theirs == _TIED and tied:

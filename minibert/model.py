@@ -5,7 +5,7 @@ input_ids [B, L] -> Embeddings -> Encoder -> last_hidden_state [B, L, H] ──>
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -48,9 +48,12 @@ class Pretrained(nn.Module):
         model.fresh_weights = hf.load_weights(model, Path(directory))
         return model
 
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Write config.json and model.safetensors, which `transformers` loads as they are."""
-        hf.save(self, Path(directory), fields=self.config.to_dict())
+    def save_pretrained(self, directory: str | Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write config.json and model.safetensors, which `transformers` loads as they are.
+
+        `weights`: the weights by their names, where those of the model are cut up over several processes.
+        """
+        hf.save(self, Path(directory), fields=self.config.to_dict(), given=weights)
 
     def initialize(self) -> None:
         """Fresh weights: N(0, initializer_range), biases and padding 0, norms 1  (google-research/bert)."""
@@ -90,18 +93,20 @@ class BertModel(Pretrained):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         sequence_ids: Tensor | None = None,
+        cls_positions: Tensor | None = None,
     ) -> BertOutput:
-        """Encode a batch; all arguments are [B, L].
+        """Encode a batch; all arguments but the last are [B, L].
 
         attention_mask: 1 for tokens, 0 for padding, in any dtype. position_ids: 0, 1, ... where not given.
         sequence_ids: with several sequences packed into a row, the number of each token's sequence, 0 for padding.
+        cls_positions [B, S]: where in its row each packed sequence begins, for the pooler; 0 where there are fewer.
         Raises `ValueError` for shapes that differ, ids outside their table, and sequences longer than the positions.
         """
         _check_shapes(input_ids, attention_mask, token_type_ids, position_ids, sequence_ids)
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)
         mask = _mask(hidden, attention_mask, position_ids, sequence_ids, config=self.config)
         hidden = self.encoder(hidden, mask)
-        return BertOutput(hidden, None if self.pooler is None else self.pooler(hidden))
+        return BertOutput(hidden, None if self.pooler is None else self.pooler(hidden, cls_positions))
 
 
 class BertForPreTraining(Pretrained):
@@ -126,7 +131,8 @@ class BertForPreTraining(Pretrained):
     ) -> LanguageModelOutput:
         """labels [B, L]: the true token, or -100; next_sentence_label [B]: 0 = continuation, 1 = random.
 
-        The other inputs are those of `BertModel`.
+        The other inputs are those of `BertModel`. With `cls_positions` [B, S], next_sentence_label is [B, S] as well,
+        -100 where there is no sequence.
         """
         encoded = self.bert(input_ids, **inputs)
         relationship = self.nsp(encoded.pooler_output)

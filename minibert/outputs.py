@@ -12,7 +12,10 @@ from minibert.objectives import Measure
 
 @dataclass(frozen=True)
 class BertOutput:
-    """What the encoder makes of a batch: last_hidden_state [B, L, H], pooler_output [B, H] or None."""
+    """What the encoder makes of a batch: last_hidden_state [B, L, H]; pooler_output [B, H], [B, S, H] or None.
+
+    pooler_output is a vector for each row, or for each of its S sequences where `cls_positions` were given.
+    """
 
     last_hidden_state: Tensor
     pooler_output: Tensor | None

@@ -198,6 +198,31 @@ def test_packed_sequences_do_not_see_each_other(attention):
         begin += length
 
 
+def test_packed_pairs_have_the_next_sentence_loss_of_each_pair_alone():
+    model, lengths = make(BertForPreTraining), [3, 7, 5]
+    begins, labels = [0, 3, 10], torch.tensor([1, 0, 1])
+    numbers = torch.repeat_interleave(torch.arange(1, 4), torch.tensor(lengths))[None]
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    ids, segments = random_ids(1, 15), torch.randint(2, (1, 15))
+    packed = model(
+        ids,
+        token_type_ids=segments,
+        position_ids=positions,
+        sequence_ids=numbers,
+        cls_positions=torch.tensor([[*begins, 0, 0]]),
+        next_sentence_label=torch.tensor([[*labels.tolist(), -100, -100]]),
+    )
+    alone = [
+        model(ids[:, b : b + n], token_type_ids=segments[:, b : b + n], next_sentence_label=labels[i : i + 1])
+        for i, (b, n) in enumerate(zip(begins, lengths, strict=True))
+    ]
+    expected = sum(output.losses["nsp"].total for output in alone)
+    assert packed.losses["nsp"].count == 3
+    assert packed.losses["nsp"].total.item() == pytest.approx(expected.item(), abs=1e-5)
+    for i, output in enumerate(alone):
+        assert (packed.seq_relationship_logits[0, i] - output.seq_relationship_logits[0]).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize(("window", "count"), [(None, 1), (0, 0), (1, 0), (2, 1), (3, 2)])
 def test_with_one_layer_a_token_depends_on_itself_and_on_what_it_may_look_at(window, count):
     model = make(num_hidden_layers=1, attention=AttentionConfig(window=window, global_tokens=count)).double()

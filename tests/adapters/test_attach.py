@@ -24,7 +24,7 @@ MODELS = [BertForPreTraining, BertForMaskedLM, BertForTokenClassification, BertM
 
 
 def snapshot(model):
-    return {name: weight.clone() for name, weight in base_weights(model)}
+    return {name: weight.clone() for name, weight in base_weights(model.state_dict())}
 
 
 def equal(some, others):
