@@ -31,7 +31,8 @@ from minibert.objectives import pretraining_measures
 from minibert.training import checkpoint, launch, resume
 from minibert.training.checkpoint import TrainingState
 from minibert.training.loop import Batch, DivergedError, Update, evaluate, train
-from minibert.training.optim import OptimizerSettings, load_named_state, make_optimizer, named_state
+from minibert.training.optim import OptimizerSettings, make_optimizer
+from minibert.training.optimizer_state import load_named_state, named_state
 from minibert.training.schedules import ScheduleSettings, learning_rate_factor
 from minibert.training.trackers import TrackingSettings, start_trackers
 from minibert.training.tracking import Clock, Record, begin_run

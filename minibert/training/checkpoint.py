@@ -39,7 +39,8 @@ def save(run: Path, state: TrainingState, write_model: Callable[[Path], None], k
     """Write RUN/step-N, point RUN/last at it, and delete all but the newest `keep` complete checkpoints.
 
     `write_model` writes the model and its tokenizer into the directory it is given. Whatever goes wrong, what was
-    saved before stays as it was. Raises `UserError` where the disk takes no more.
+    saved before stays as it was. Raises `UserError` where the disk takes no more. For the main process; what is cut
+    up over the processes is to be whole by then (`sharding.whole_state`, `optimizer_state.named_state`).
     """
     final = run / f"step-{state.step:08d}"
     aside = _aside(final)
@@ -52,23 +53,21 @@ def save(run: Path, state: TrainingState, write_model: Callable[[Path], None], k
         _write_json(aside / "training" / "state.json", {"step": state.step, **state.extra})
         _write_json(aside / "training" / "manifest.json", _manifest(aside))
         _sync_tree(aside)
-        shutil.rmtree(final, ignore_errors=True)
-        aside.rename(final)
+        _replace(final, aside)
         _point(run / "last", final.name)
         _sync(run)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{final}: cannot be written ({error}); what was saved before is as it was") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    for old in [path for path in checkpoints(run) if _step(path) <= state.step][:-keep]:
-        shutil.rmtree(old.rename(_aside(old)))  # renamed first, for a kill may come between its files
+    _rotate([path for path in checkpoints(run) if _step(path) <= state.step], keep)
     return final
 
 
 def checkpoints(run: Path) -> list[Path]:
     """The step directories of a run, by the number of their step, the newest last."""
     steps = [path for path in run.glob("step-*") if re.fullmatch(r"step-\d+", path.name) and path.is_dir()]
-    return sorted(steps, key=_step)
+    return sorted(steps, key=lambda path: (_step(path), -len(path.name)))
 
 
 def newest(run: Path) -> Path | None:
@@ -84,19 +83,7 @@ def newest(run: Path) -> Path | None:
 
 def verify(directory: Path) -> None:
     """Raise `UserError` naming the first file that is missing, cut short or altered."""
-    manifest = directory / "training" / "manifest.json"
-    try:
-        expected: dict[str, dict[str, Any]] = json.loads(manifest.read_text(encoding="utf-8"))
-        files = [(directory / name, facts["bytes"], facts["sha256"]) for name, facts in expected.items()]
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{manifest}: not there; expected a checkpoint of a training run") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{manifest}: damaged") from None
-    for path, size, sha256 in files:
-        if not path.is_file():
-            raise UserError(f"{path}: missing from the checkpoint")
-        if path.stat().st_size != size:
-            raise UserError(f"{path}: {path.stat().st_size} bytes, expected {size}")
+    for path, sha256 in _complete(directory).items():
         if _sha256(path) != sha256:
             raise UserError(f"{path}: its content is not what was saved")
 
@@ -112,6 +99,44 @@ def load_state(directory: Path) -> TrainingState:
     return TrainingState(extra.pop("step"), optimizer, extra)
 
 
+def _complete(directory: Path) -> dict[Path, str]:
+    """The SHA-256 of each file of a checkpoint; raises `UserError` unless all are there, as long as they were."""
+    manifest = directory / "training" / "manifest.json"
+    try:
+        expected: dict[str, dict[str, Any]] = json.loads(manifest.read_text(encoding="utf-8"))
+        files = [(directory / name, facts["bytes"], facts["sha256"]) for name, facts in expected.items()]
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{manifest}: not there; expected a checkpoint of a training run") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{manifest}: damaged") from None
+    for path, size, _ in files:
+        if not path.is_file():
+            raise UserError(f"{path}: missing from the checkpoint")
+        if path.stat().st_size != size:
+            raise UserError(f"{path}: {path.stat().st_size} bytes, expected {size}")
+    return {path: sha256 for path, _, sha256 in files}
+
+
+def _rotate(saved: list[Path], keep: int) -> None:
+    """Remove what is older than the newest `keep` that are complete: one that is not must not push out one that is."""
+    complete = [path for path in saved if _is_complete(path)]
+    if len(complete) > keep:
+        for old in saved[: saved.index(complete[-keep])]:
+            _remove(old)
+
+
+def _is_complete(directory: Path) -> bool:
+    try:
+        return bool(_complete(directory))
+    except UserError:
+        return False
+
+
+def _remove(directory: Path) -> None:
+    """Take a checkpoint away; renamed first, for a kill may come between its files."""
+    shutil.rmtree(directory.rename(_aside(directory)))
+
+
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
@@ -119,6 +144,17 @@ def _step(path: Path) -> int:
 def _aside(path: Path) -> Path:
     """Where a checkpoint is made and taken apart; nobody takes it for one there."""
     return path.with_name(f".{path.name}.partial")
+
+
+def _replace(final: Path, aside: Path) -> None:
+    """Give `aside` its final name; what had it before stays a checkpoint, with more zeros, until that is done."""
+    before = final.with_name(f"step-{_step(final):012d}")
+    if final.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        final.rename(before)
+    aside.rename(final)
+    if before.exists():
+        _remove(before)
 
 
 def _manifest(directory: Path) -> dict[str, dict[str, Any]]:

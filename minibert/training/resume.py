@@ -1,5 +1,6 @@
 """From where does a run go on? From its newest whole checkpoint, if the run is still the same."""
 
+import logging
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import yaml
 
 from minibert.errors import UserError
 from minibert.training import checkpoint
+
+log = logging.getLogger("minibert")
 
 
 def find(resume: str, run: Path) -> Path | None:
@@ -27,10 +30,11 @@ def find(resume: str, run: Path) -> Path | None:
     return found
 
 
-def refuse_changes(run: Path, config: Mapping[str, Any], free: Set[str]) -> None:
+def refuse_changes(run: Path, config: Mapping[str, Any], free: Set[str], allowed: bool = False) -> None:
     """Raise `UserError` listing each field that differs from the config that the run began with.
 
-    `config` is the plain dictionary of the new config; fields in `free`, by dotted path or group, may change.
+    `config` is the plain dictionary of the new config; fields in `free`, by dotted path or group, may change. Where
+    all changes are `allowed`, those beyond are listed in a warning, one a line.
     """
     path = run / "config.yaml"
     if not path.is_file():
@@ -42,7 +46,9 @@ def refuse_changes(run: Path, config: Mapping[str, Any], free: Set[str]) -> None
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name) and not _is_free(name, free)
     ]
-    if changed:
+    if changed and allowed:
+        log.warning("%s goes on with another config:%s", run, "".join(f"\n  {change}" for change in changed))
+    elif changed:
         raise UserError(f"{run}: the run to resume had another config: {'; '.join(changed)}")
 
 

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the update's number, and of nothing else."""
+"""The learning rate as a function of how far the run is, and of nothing else."""
 
 import math
 from collections.abc import Callable
@@ -10,52 +10,45 @@ from minibert.types import UnitInterval
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """Learning-rate schedule, counted in updates: not in micro-batches, not in processes."""
+    """Learning-rate schedule over the length of the run: its updates, epochs, tokens or time; never micro-batches."""
 
     kind: Literal["constant", "linear", "cosine", "wsd"] = "linear"
     """After the warm-up: constant, linear or cosine to zero, or wsd (stable, then 1 - sqrt decay to zero)."""
     warmup: UnitInterval = 0.1
-    """Share of all updates in which the rate rises linearly."""
+    """Share of the run in which the rate rises linearly."""
     decay: UnitInterval = 0.2
-    """Share of all updates in which wsd decays, at the end."""
+    """Share of the run in which wsd decays, at the end."""
 
 
-def learning_rate_factor(update: int, updates: int, settings: ScheduleSettings) -> float:
-    """What the peak rate is multiplied with at `update` = 0 .. updates - 1; at `updates` a decay has reached 0.
+def learning_rate_factor(done: float, total: float, settings: ScheduleSettings, *, grain: float = 1.0) -> float:
+    """What the peak rate is multiplied with when `done` of `total` is over; at `total` a decay has reached 0.
 
     Linear and cosine: Loshchilov & Hutter 2017, without restarts; wsd with 1 - sqrt: Hägele et al. 2024, section 3.
+
+    Args:
+        grain: the smallest step of `done`. 1 for updates: warm-up and decay are whole numbers of them, and the first
+            update has a rate. 0 for what flows, such as tokens, epochs and seconds; their unit does not matter.
     """
-    warmup = round(settings.warmup * updates)
-    if update < warmup:
-        return (update + 1) / warmup
-    return _SHAPES[settings.kind](update, warmup, updates, settings)
+    warmup = _whole(settings.warmup * total, grain)
+    if done < warmup:
+        return (done + grain) / warmup
+    begin = max(warmup, total - _whole(settings.decay * total, grain)) if settings.kind == "wsd" else warmup
+    return _SHAPES[settings.kind](_share(done, begin, total))
 
 
-def _constant(update: int, warmup: int, updates: int, settings: ScheduleSettings) -> float:
-    return 1.0
+def _whole(length: float, grain: float) -> float:
+    return round(length / grain) * grain if grain else length
 
 
-def _linear(update: int, warmup: int, updates: int, settings: ScheduleSettings) -> float:
-    return 1 - _share(update, warmup, updates)
-
-
-def _cosine(update: int, warmup: int, updates: int, settings: ScheduleSettings) -> float:
-    return (1 + math.cos(math.pi * _share(update, warmup, updates))) / 2
-
-
-def _stable_then_decay(update: int, warmup: int, updates: int, settings: ScheduleSettings) -> float:
-    begin = max(warmup, updates - round(settings.decay * updates))
-    return 1 - math.sqrt(_share(update, begin, updates))
-
-
-def _share(update: int, begin: int, end: int) -> float:
+def _share(done: float, begin: float, end: float) -> float:
     """How much of begin .. end is over, in 0 .. 1."""
-    return min(1.0, max(0.0, (update - begin) / max(1, end - begin)))
+    return min(1.0, max(0.0, (done - begin) / (end - begin))) if begin < end else 0.0
 
 
-_SHAPES: dict[str, Callable[[int, int, int, ScheduleSettings], float]] = {
-    "constant": _constant,
-    "linear": _linear,
-    "cosine": _cosine,
-    "wsd": _stable_then_decay,
+_SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda share: 1.0,
+    "linear": lambda share: 1 - share,
+    "cosine": lambda share: (1 + math.cos(math.pi * share)) / 2,
+    "wsd": lambda share: 1 - math.sqrt(share),
 }
+"""How much is left of the peak rate, by how much of its fall is over."""

@@ -4,13 +4,16 @@ import hashlib
 import json
 import logging
 import random
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from minibert import UserError
 from minibert.training import checkpoint
@@ -71,6 +74,33 @@ def test_the_oldest_are_removed(tmp_path: Path) -> None:
     assert (tmp_path / "last").readlink() == Path("step-00000100")
 
 
+def test_one_that_is_damaged_does_not_push_out_one_that_is_whole(tmp_path: Path) -> None:
+    for step in (20, 30, 40):
+        save_step(tmp_path, step)
+    (tmp_path / "step-00000040" / "model.safetensors").write_bytes(b"cut")
+    save_step(tmp_path, 50, keep=2)
+    assert names(tmp_path) == ["last", "step-00000030", "step-00000040", "step-00000050"]
+    save_step(tmp_path, 60, keep=2)
+    assert names(tmp_path) == ["last", "step-00000050", "step-00000060"]
+
+
+def test_a_run_that_goes_on_before_a_damaged_one_keeps_what_it_went_on_from_until_that_is_whole_again(
+    tmp_path: Path,
+) -> None:
+    for step in (9, 10):
+        save_step(tmp_path, step)
+    (tmp_path / "step-00000010" / "vocab.txt").unlink()
+
+    def fail(directory: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UserError):
+        save_step(tmp_path, 10, keep=1, write=fail)
+    assert newest(tmp_path) == tmp_path / "step-00000009"
+    assert save_step(tmp_path, 10, keep=1) == newest(tmp_path)
+    assert names(tmp_path) == ["last", "step-00000010"]
+
+
 def test_what_was_just_saved_is_never_removed(tmp_path: Path) -> None:
     """One who goes on from an earlier checkpoint of the run has later ones beside it."""
     for step in (4, 30, 40):
@@ -90,6 +120,31 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     verify(path)
     assert (path / "model.safetensors").read_bytes() == b"other"
     assert not (path / "vocab.txt").exists()
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_a_kill_while_a_step_is_replaced_leaves_one_of_the_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    save_step(tmp_path, 4)
+    moves = iter(range(1, 9))
+
+    def killed(path: Path, to: Path) -> Path:
+        if next(moves) == moment:
+            raise KeyboardInterrupt
+        return rename(path, to)
+
+    rename = Path.rename
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_step(tmp_path, 4, keep=1)
+    monkeypatch.setattr(Path, "rename", rename)
+    found = newest(tmp_path)
+    assert found is not None
+    assert load_state(found).step == 4
+    for _ in range(2):
+        assert save_step(tmp_path, 4, keep=1) == newest(tmp_path)
+        assert names(tmp_path) == ["last", "step-00000004"]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +242,30 @@ def test_a_full_disk_at_any_later_moment_keeps_what_was(
         save_step(tmp_path, 8, keep=1)
     assert not list(tmp_path.glob(".*"))
     assert contents(tmp_path / "last") == before
+
+
+@pytest.mark.parametrize("room", [100, 1_000, 30_000, 50_000])
+def test_a_disk_that_takes_no_more_keeps_what_was(tmp_path: Path, room: int) -> None:
+    """A limit on the size of files ends the writing of the model (20,000 bytes) or of the moments (40,000)."""
+    [ended] = processes.call_all(_save_with_room_for, str(tmp_path / "run"), room, said=tmp_path / "said", world=1)
+    assert ended.code == 0, ended.err
+    assert names(tmp_path / "run") == ["last", "step-00000004" if room < 50_000 else "step-00000008"]
+    assert newest(tmp_path / "run") == (tmp_path / "run" / "last").resolve()
+
+
+def _save_with_room_for(run: str, room: int) -> None:
+    state = {"layer.weight/exp_avg": torch.arange(10_000.0)}
+
+    def write(directory: Path) -> None:
+        save_file({"layer.weight": torch.arange(5_000.0)}, directory / "model.safetensors")
+
+    save(Path(run), TrainingState(4, state, {}), write, keep=1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    if room >= 50_000:
+        save(Path(run), TrainingState(8, state, {}), write, keep=1)
+        return
+    with pytest.raises(UserError, match=r"step-00000008: cannot be written .*File too large.* saved before"):
+        save(Path(run), TrainingState(8, state, {}), write, keep=1)
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:

@@ -51,8 +51,13 @@ def test_a_path_is_taken_where_it_is_whole(tmp_path: Path) -> None:
     (path / "weights").write_bytes(b"more")
     with pytest.raises(UserError, match=f"{path}/weights: 4 bytes, expected 0"):
         find(str(path), tmp_path / "run")
+    with pytest.raises(UserError, match=r"last/weights: 4 bytes, expected 0"):
+        find(str(tmp_path / "other" / "last"), tmp_path / "run")
     with pytest.raises(UserError, match=r"absent/training/manifest\.json: not there"):
         find(str(tmp_path / "absent"), tmp_path / "run")
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"last/training/manifest\.json: not there"):
+        find(str(tmp_path / "other" / "last"), tmp_path / "run")
 
 
 def test_each_changed_field_is_listed_with_both_values(tmp_path: Path) -> None:
@@ -62,6 +67,16 @@ def test_each_changed_field_is_listed_with_both_values(tmp_path: Path) -> None:
         refuse_changes(tmp_path, changed, {"corpus", "training.workers"})
     expected = "the run to resume had another config: model.hidden_size was 7, is 11; training.steps was 40, is 41"
     assert str(error.value) == f"{tmp_path}: {expected}"
+
+
+def test_changes_that_are_allowed_are_listed_in_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
+    refuse_changes(tmp_path, CONFIG, set(), allowed=True)
+    assert caplog.messages == []
+    changed = {"corpus": "b", "model": {"hidden_size": 11, "id2label": None}, "training": {"steps": 41, "workers": 0}}
+    refuse_changes(tmp_path, changed, {"corpus"}, allowed=True)
+    expected = "goes on with another config:\n  model.hidden_size was 7, is 11\n  training.steps was 40, is 41"
+    assert caplog.messages == [f"{tmp_path} {expected}"]
 
 
 def test_fields_that_are_new_or_gone_count_as_changed(tmp_path: Path) -> None:

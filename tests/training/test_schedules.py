@@ -81,3 +81,23 @@ def test_it_is_a_function_of_the_update_alone() -> None:
     settings = ScheduleSettings(kind="cosine")
     assert learning_rate_factor(61, 97, settings) == factors(97, kind="cosine")[61]
     assert math.isclose(sum(factors(97, kind="cosine")), sum(reversed(factors(97, kind="cosine"))))
+
+
+@given(st.sampled_from(KINDS), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(1e-3, 1e12))
+def test_what_flows_is_a_function_of_the_share_alone_whatever_the_unit(
+    kind: str, warmup: float, decay: float, share: float, total: float
+) -> None:
+    settings = ScheduleSettings(kind=kind, warmup=warmup, decay=decay)
+    of_total, of_one = (learning_rate_factor(share * length, length, settings, grain=0.0) for length in (total, 1.0))
+    assert 0 <= of_one <= 1
+    if min(abs(share - place) for place in (warmup, 1 - decay, 1.0)) > 1e-6:  # a root is steep where it begins
+        assert of_total == pytest.approx(of_one, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_flows_has_the_rates_of_a_run_of_many_updates(kind: str) -> None:
+    settings = ScheduleSettings(kind=kind, warmup=0.13, decay=0.31)
+    flowing = [learning_rate_factor(update / 1000, 10.0, settings, grain=0.0) for update in range(10_001)]
+    assert flowing == pytest.approx(factors(10_000, kind=kind, warmup=0.13, decay=0.31), abs=1e-3)
+    assert flowing[0] == 0.0
+    assert flowing[-1] == (1.0 if kind == "constant" else pytest.approx(0.0, abs=1e-12))
