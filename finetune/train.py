@@ -168,21 +168,22 @@ def train_seed(
     start_trackers(accelerator, config.tracking, dataclasses.asdict(config), run_id)
     pad_id = vocabulary(tokenizer).pad
     per_epoch = -(-len(splits.train) // config.training.batch_size)
+    total = per_epoch * config.training.epochs
     updates = train(
         wrapped,
         prepared,
         accelerator,
         updates=shares(splits.train, config.training, seed, pad_id, accelerator),
-        learning_rate=partial(learning_rate, updates=per_epoch * config.training.epochs, config=config),
+        learning_rate=partial(learning_rate, updates=total, config=config),
         targets=model.targets,
         clip=config.training.clip,
         seed=seed,
     )
     best = Best(config.training.best_metric)
-    with Record(run, accelerator, total=per_epoch * config.training.epochs) as record:
+    with Record(run, accelerator, total=total) as record:
         try:
             for update in updates:
-                record.advance()
+                record.advance(update.step / total)
                 if update.step % config.training.log_every == 0:
                     loss = float(update.losses["label"])
                     record.log(update.step, "train", {"loss": loss, "learning_rate": update.learning_rate})

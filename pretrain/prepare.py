@@ -1,22 +1,27 @@
 """From raw text to a corpus: trains a tokenizer, encodes the text, holds out documents for validation.
 
 python pretrain/prepare.py --config configs/prepare/demo.yaml
+
+A run that was killed goes on where it was when the same command is given again. On several machines that share a file
+system, each of n jobs is given `--shard 1/n` to `--shard n/n`, and one more job `--merge` when they are done.
 """
 
+import multiprocessing
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from minibert import cli
-from minibert.data.corpus import PrepareConfig, build_corpus
-from minibert.data.sources import Document
+from minibert.data.corpus import PrepareConfig, build_corpus, encode_shard
 
 
 def main(config: PrepareConfig) -> None:
-    """Make the corpus and print what is in it."""
-    description, is_new = build_corpus(config, track=show_progress)
+    """Make the corpus, or a shard of it, and print what is in it."""
+    if config.shard:
+        return encode(config)
+    description, is_new = build_corpus(config, track=show_progress, notify=tell)
     for warning in description["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     print(summary(description["counts"], description["vocab_size"]))
@@ -24,11 +29,28 @@ def main(config: PrepareConfig) -> None:
     print(f"fingerprint {description['fingerprint']}")
 
 
-def show_progress(documents: Iterable[Document], stage: str, total: int | None) -> Iterator[Document]:
-    """Pass the documents on under a progress bar, or below one line where standard error is no terminal."""
+def encode(config: PrepareConfig) -> None:
+    """Encode a shard, and print which are missing."""
+    pieces, missing = encode_shard(config, track=show_progress, notify=tell)
+    if not pieces:
+        print(f"{config.output}: is there already, with these sources and settings")
+    elif missing:
+        print(f"shard {config.shard}: encoded; missing yet: {', '.join(f'--shard {shard}' for shard in missing)}")
+    else:
+        print(f"shard {config.shard}: encoded, as all {pieces:,} pieces of the text are; put them together: --merge")
+
+
+def show_progress(items: Iterable[Any], stage: str, total: int | None) -> Iterator[Any]:
+    """Pass documents, or pieces to merge, on under a progress bar, or below one line where this is no terminal."""
     if not sys.stderr.isatty():
-        print(stage, file=sys.stderr, flush=True)
-    yield from tqdm(documents, desc=stage, total=total, unit=" documents", unit_scale=True, disable=None)
+        tell(stage)
+    unit = " pieces" if stage == "merging" else " documents"
+    yield from tqdm(items, desc=stage, total=total, unit=unit, unit_scale=True, disable=None)
+
+
+def tell(line: str) -> None:
+    """Say it at once, on standard error."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def summary(counts: dict[str, Any], vocab_size: int) -> str:
@@ -49,5 +71,15 @@ def summary(counts: dict[str, Any], vocab_size: int) -> str:
     )
 
 
+def with_values(options: Sequence[str]) -> list[str]:
+    """The options, where `--merge` alone stands for `--merge=true`."""
+    following = [*options[1:], "--"]
+    return [
+        "--merge=true" if option == "--merge" and after.startswith("--") else option
+        for option, after in zip(options, following, strict=True)
+    ]
+
+
 if __name__ == "__main__":
-    cli.run(main, PrepareConfig)
+    multiprocessing.set_forkserver_preload(["minibert.cli", "minibert.data.corpus", "tqdm"])  # once, not in each worker
+    cli.run(main, PrepareConfig, with_values(sys.argv[1:]))

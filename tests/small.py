@@ -27,7 +27,7 @@ TRAINING = {
     "micro_batch_size": 5,
     "log_every": 1,
     "evaluate_every": 13,
-    "evaluation_instances": 11,
+    "evaluation_rows": 11,
     "save_every": 4,
 }
 """40 updates with an uneven last micro-batch, and a checkpoint after every fourth."""

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = sorted((ROOT / "minibert").rglob("*.py"))
 SCRIPTS = sorted(path for folder in ("pretrain", "finetune", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 BERT = {"model", "encoder", "heads", "embeddings", "attention", "config", "outputs"}
-APPLICATIONS = {"cli", "inference", "report"}
+APPLICATIONS = {"cli", "inference", "pretraining", "report"}
 FORBIDDEN = {
     **{part: {"data", "training", "adapters", *APPLICATIONS} for part in (*BERT, "objectives", "hf")},
     "data": {*BERT, "objectives", "hf", "training", "adapters", *APPLICATIONS},
@@ -48,7 +48,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def part(name: str) -> str:
-    """The part of the library that a name lives in: minibert.data.pairs.plan_pairs is in `data`."""
+    """The part of the library that a name lives in: minibert.data.pairs.plan_block is in `data`."""
     first = name.split(".")[1]
     if not (ROOT / "minibert" / first).is_dir() and not (ROOT / "minibert" / f"{first}.py").is_file():
         first = getattr(minibert, first).__module__.split(".")[1]  # a public name, such as minibert.BertConfig

@@ -38,7 +38,7 @@ def prepare(capsys: pytest.CaptureFixture[str]) -> Prepare:
     def run(*options: object) -> tuple[int, str, str]:
         code = 0
         try:
-            cli.run(script.main, PrepareConfig, [str(option) for option in options])
+            cli.run(script.main, PrepareConfig, script.with_values([str(option) for option in options]))
         except SystemExit as stop:
             code = int(str(stop.code))
         return code, *capsys.readouterr()
@@ -59,6 +59,7 @@ def start(*options: object, **environment: str) -> "subprocess.Popen[str]":
         [*BARE, str(SCRIPT), *map(str, options)],
         cwd=ROOT,
         env={**os.environ, "LC_ALL": "C", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), **environment},
+        start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -101,6 +102,10 @@ def test_a_second_run_says_that_the_corpus_is_there(prepare: Prepare, source: Pa
         (["--sources", "[one.txt]", "--validation_share", "1.5"], "validation_share"),
         (["--sources", "[one.txt]", "--encoding_errors", "ignore"], "encoding_errors"),
         (["--sources", "[one.txt]", "--tokenizer", "absent"], "absent"),
+        (["--sources", "[one.txt]", "--shard", "4/3"], "shard is 4/3; expected i/n"),
+        (["--sources", "[one.txt]", "--shard", "1/3", "--merge"], "expected one of the two"),
+        (["--sources", "[one.txt]", "--merge"], "there is nothing to merge"),
+        (["--sources", "[one.txt]", "--processes", "0"], "processes"),
     ],
 )
 def test_each_mistake_ends_with_code_2_and_one_line_and_leaves_nothing(
@@ -157,17 +162,51 @@ def test_two_runs_at_once_in_a_bare_locale_end_with_one_whole_corpus(source: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "text.txt"]
 
 
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+def test_shards_say_what_is_missing_and_a_bare_merge_puts_them_together(
+    prepare: Prepare, source: Path, tmp_path: Path
+) -> None:
+    options = "--sources", f"[{source}]", "--output", tmp_path / "corpus", "--vocab_size", 97
+    assert "missing yet: --shard 0/2\n" in prepare(*options, "--shard", "1/2")[1]
+    code, _, err = prepare(*options, "--merge")
+    assert (code, err) == (2, "error: 1 of 2 shards are missing or not complete: --shard 0/2; encode them first\n")
+    assert "put them together: --merge\n" in prepare(*options, "--shard", "2/2")[1]
+    code, out, err = prepare("--merge", *options)
+    assert (code, err.partition("\n")[0]) == (0, "merging")
+    assert "corpus: made\n" in out
+    assert "is there already" in prepare(*options, "--shard", "2/2")[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "text.txt"]
+
+
+def test_ctrl_c_ends_all_processes_at_once_and_the_same_command_goes_on(tmp_path: Path) -> None:
     source = tmp_path / "text.txt"
-    source.write_text("\n\n".join(f"Number {n} is here. It is not {n + 1}." for n in range(100_003)), encoding="utf-8")
-    run = start("--sources", f"[{source}]", "--output", tmp_path / "corpus", "--vocab_size", 97)
+    texts = (f"Number {n} is here, {n * n} comes later. It is not {n + 1}." for n in range(31_013))
+    source.write_text("\n\n".join(texts), encoding="utf-8")
+    options = "--sources", f"[{source}]", "--output", tmp_path / "corpus", "--vocab_size", 97, "--processes", 2
+    run = start(*options)
     assert run.stderr is not None
     while (line := run.stderr.readline()) != "encoding\n":
         assert line, "the run ended before it was interrupted"
-    run.send_signal(signal.SIGINT)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
     _, err = run.communicate(timeout=60)
     assert (run.returncode, err.splitlines()[-1]) == (130, "error: interrupted")
-    assert list(tmp_path.iterdir()) == [source]
+    assert "Traceback" not in err
+    assert not _processes_of(run.pid)
+    assert {path.name for path in tmp_path.iterdir()} <= {"text.txt", ".corpus.work"}
+    again = start(*options)
+    assert again.communicate(timeout=120)[0].endswith("\n")
+    assert again.returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "text.txt"]
+
+
+def _processes_of(group: int) -> list[int]:
+    """The processes of a group, but for the dead that nobody has waited for."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, of_group = path.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split(" ")[:3]
+            if int(of_group) == group and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def _complaints_of_ours(err: str) -> list[str]:

@@ -156,7 +156,7 @@ def test_numbers_of_the_files_stand_in_the_page(run, tmp_path):
         "0.654",
         "61.7%",
         "40,000",
-        "31 pairs of up to 37 tokens",
+        "31 rows of 37 tokens",
         "linear",
         "bfloat16",
     ]

@@ -2,19 +2,23 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from minibert.data.token_store import TokenStore
+import numpy.typing as npt
+
+from minibert.data.token_store import open_tokens, read_tokens, token_files
 from minibert.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout; a corpus of another is refused."""
 
 SPLITS = ("train", "validation")
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+
+_AT_ONCE = 1 << 20
 
 Description = dict[str, Any]
 
@@ -39,8 +43,9 @@ def read_description(directory: Path) -> Description:
 
 
 def write_description(directory: Path, description: Description) -> None:
-    """Write corpus.json, with the version of the format and the sizes of the Arrow files."""
-    files = {name: (directory / name).stat().st_size for name in (f"{split}.arrow" for split in SPLITS)}
+    """Write corpus.json, with the version of the format and the sizes of the files of both parts."""
+    paths = [path for split in SPLITS for path in token_files(directory, split, words=True) if path.exists()]
+    files = {path.name: path.stat().st_size for path in paths}
     text = json.dumps({"format": FORMAT, **description, "files": files}, indent=2, ensure_ascii=False)
     (directory / "corpus.json").write_text(text + "\n", encoding="utf-8", newline="\n")
 
@@ -74,16 +79,20 @@ def tokenizer_digests(directory: str | None) -> dict[str, str]:
     return {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}
 
 
-def fingerprint(vocabulary: bytes, settings: Description, stores: Mapping[str, TokenStore]) -> str:
-    """Sha256 over vocab.txt, the settings, and of each split the offsets and token ids."""
+def fingerprint(vocabulary: bytes, settings: dict[str, Any], directory: Path, splits: Sequence[str] = SPLITS) -> str:
+    """Sha256 over vocab.txt, the settings, and of each split the offsets, token ids and marks of words."""
     digest = hashlib.sha256(hashlib.sha256(vocabulary).digest())
     digest.update(json.dumps(settings, sort_keys=True).encode("utf-8"))
-    for store in stores.values():
+    for split in splits:
+        store = open_tokens(directory, split)
         for offsets in (store.document_offsets, store.sentence_offsets):
             digest.update(len(offsets).to_bytes(8, "little"))
-            digest.update(offsets.data)
-        for piece in store.pieces:
-            digest.update(piece.data)
+            for some in _portions(offsets):
+                digest.update(some.data)
+        for ids in read_tokens(directory, split):
+            digest.update(ids.data)
+        for some in _portions(store.word_bits) if store.word_bits is not None else ():
+            digest.update(some.data)
     return digest.hexdigest()
 
 
@@ -96,3 +105,7 @@ def _difference(found: Description, wanted: Description) -> str:
             changes = ", ".join(f"{key} {there.get(key)!r}, not {value[key]!r}" for key in keys)
             differing.append(f"{name} ({changes})" if changes else name)
     return " and ".join(differing)
+
+
+def _portions(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    return (array[begin : begin + _AT_ONCE] for begin in range(0, len(array), _AT_ONCE))

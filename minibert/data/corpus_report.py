@@ -1,30 +1,39 @@
 """What is in a corpus, and does its text look wrong? Counts of both parts, and warnings in whole sentences."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minibert.data.pairs import PairSettings, plan_pairs
-from minibert.data.token_store import TokenStore
+from minibert.data.corpus_files import SPLITS
+from minibert.data.pairs import PairSettings, label_share
+from minibert.data.token_store import TokenStore, open_tokens, read_tokens
 
 UNKNOWN_LIMIT = 0.01
 """Share of [UNK] among the tokens above which the vocabulary does not fit the text."""
 
+NEAR_COPIES_LIMIT = 0.1
+"""Share of the training documents above which it is odd that they are near copies of held-out ones."""
 
-def count_corpus(stores: Mapping[str, TokenStore], unknown_id: int) -> dict[str, Any]:
+_AT_ONCE = 1 << 20
+
+
+def count_corpus(directory: Path, unknown_id: int) -> dict[str, Any]:
     """Documents, sentences and tokens of each split, the share of unknown tokens, and what pairs will look like.
 
-    `label_shares` are those of one epoch of next-sentence pairs of at most 128 tokens from the train split.
+    `label_shares` are those of the first block of next-sentence pairs of at most 128 tokens from the train split.
+    Memory does not grow with the corpus.
     """
+    stores = {split: open_tokens(directory, split) for split in SPLITS}
     counts: dict[str, Any] = {split: _sizes(store) for split, store in stores.items()}
-    documents = np.concatenate([np.diff(store.document_offsets) for store in stores.values()])
-    unknown = sum(int(np.count_nonzero(piece == unknown_id)) for store in stores.values() for piece in store.pieces)
-    random = float(plan_pairs(stores["train"], PairSettings(max_length=128), seed=0, epoch=0).is_random.mean())
+    documents, tokens = (sum(counts[split][what] for split in SPLITS) for what in ("documents", "tokens"))
+    unknown = sum(np.count_nonzero(ids == unknown_id) for split in SPLITS for ids in read_tokens(directory, split))
+    random = label_share(stores["train"], PairSettings(max_length=128), seed=0)
     return {
         **counts,
-        "unknown_share": unknown / max(sum(counts[split]["tokens"] for split in stores), 1),
-        "one_sentence_share": float(np.mean(documents == 1)),
+        "unknown_share": int(unknown) / max(tokens, 1),
+        "one_sentence_share": sum(map(_one_sentence_documents, stores.values())) / max(documents, 1),
         "label_shares": {"continuation": 1 - random, "random": random},
     }
 
@@ -45,7 +54,19 @@ def find_faults(counts: Mapping[str, Any], given: Sequence[str] = ()) -> list[st
         )
     if counts["validation"]["documents"] == 0:
         warnings.append("no documents are held out, so that nothing can be evaluated: the validation part is empty")
-    return warnings
+    return warnings + _many_near_copies(counts)
+
+
+def _many_near_copies(counts: Mapping[str, Any]) -> list[str]:
+    copies = counts["dropped"]["near_copies_of_validation"]
+    share = copies / max(copies + counts["train"]["documents"], 1)
+    if share <= NEAR_COPIES_LIMIT:
+        return []
+    return [
+        f"{share:.0%} of the training documents ({copies:,}) were dropped, as they share half of their text or more "
+        f"with a held-out one; expected at most {NEAR_COPIES_LIMIT:.0%}; the text repeats itself, or documents are a "
+        "few words long; fewer are dropped with fewer validation_documents, none with validation_share: 0"
+    ]
 
 
 def _sizes(store: TokenStore) -> dict[str, int]:
@@ -54,3 +75,9 @@ def _sizes(store: TokenStore) -> dict[str, int]:
         "sentences": len(store.sentence_offsets) - 1,
         "tokens": int(store.sentence_offsets[-1]),
     }
+
+
+def _one_sentence_documents(store: TokenStore) -> int:
+    offsets = store.document_offsets
+    ranges = range(0, len(offsets) - 1, _AT_ONCE)
+    return sum(int(np.count_nonzero(np.diff(offsets[begin : begin + _AT_ONCE + 1]) == 1)) for begin in ranges)

@@ -1,235 +1,210 @@
-"""Which two texts stand in one instance, and does the second follow the first? Next-sentence pairs as in BERT.
+"""Which texts stand in which row? Pairs of texts, packed until a row is full.
 
     a document of sentences         s s s s s s s s s s
-    chunks of about max_length      [ s s s s ][ s s s s ][ s s ]
-    text A and text B               [ A|B B B ]     B follows A: label 0
-                                    [ A A|- - ]     B is from another document: label 1; the next chunk takes the rest
+    chunks as long as there is room [ s s s s ][ s s s ][ s s s ]
+    pairs of texts A and B          [ A|B B B ][ A A|- ]...          see `texts`: what B is, and the label
+    rows of pairs                   [ A|B B B | A A|B ][ A|B B | ... ]
 
-A plan holds positions only. It is computed from the lengths of the sentences, all documents in lockstep, and reads
-tokens only to see whether two sentences of equal length are the same text.
+A plan holds positions only. It is computed from the lengths of the sentences of one block, all lanes in lockstep, and
+reads tokens only to see whether two sentences of equal length are the same text.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from minibert.data.random import generator
+from minibert.data.blocks import PLAN, Block, Blocks, Booleans, Integers, SentenceStore
+from minibert.data.packing import MIN_ROOM, OpenRows, lanes, merged
+from minibert.data.texts import OBJECTIVES, Chunks, Texts
 from minibert.errors import UserError
 from minibert.types import PositiveInt, UnitInterval
 
-Integers = npt.NDArray[np.integer[Any]]
-Booleans = npt.NDArray[np.bool_]
-
-SPECIALS = 3
-"""[CLS] A [SEP] B [SEP]"""
-
-# The third number of a generator's key (seed, epoch, stage, ...). It is never 0: trailing zeros do not change a seed.
-PLAN, MASKS = 1, 2
-
-_REDRAWS = 32
-
-
-class SentenceStore(Protocol):
-    """What pairs need of a corpus: documents of sentences of tokens, none of them empty, in one flat stream."""
-
-    @property
-    def document_offsets(self) -> Integers:
-        """[documents + 1]: sentences `[d]` to `[d + 1]` are document d."""
-
-    @property
-    def sentence_offsets(self) -> Integers:
-        """[sentences + 1]: tokens `[s]` to `[s + 1]` are sentence s."""
-
-    def tokens(self, begin: int, end: int, /) -> Integers:
-        """The ids of the tokens from `begin` to `end` of the stream."""
+_SHORTEST = 8
+"""Mean tokens of the instances of a row, at least: a row has places for so many."""
 
 
 @dataclass(frozen=True)
 class PairSettings:
-    """How long the two texts of an instance are."""
+    """What the texts of an instance are, how long they are, and how they are packed."""
 
     max_length: PositiveInt = 128
-    """Tokens in an instance, [CLS] and both [SEP] included."""
+    """Tokens in a row, [CLS] and [SEP] of all its instances included."""
 
     short_sequence_probability: UnitInterval = 0.1
-    """Share of chunks cut to a random shorter length, so that the model meets short inputs too."""
+    """Share of instances cut to a random shorter length, so that the model meets short inputs too."""
+
+    objective: Literal["next_sentence", "sentence_order", "none"] = "next_sentence"
+    """What is asked about two texts: does B follow A (BERT), or were they swapped (ALBERT)? none: one text, and nothing
+    is asked (RoBERTa)."""
+
+    packed: bool = True
+    """Whether a row is filled with instances, which do not see each other; if not, it holds one, and padding."""
 
     def __post_init__(self) -> None:
-        if self.max_length < SPECIALS + 2:
-            raise UserError(f"max_length is {self.max_length}; three special tokens and two texts need 5 at least")
+        texts = OBJECTIVES[self.objective].texts
+        if self.max_length < 2 * texts + 1:
+            parts = "three special tokens and two texts" if texts == 2 else "two special tokens and a text"
+            raise UserError(f"max_length is {self.max_length}; {parts} need {2 * texts + 1} at least")
+
+    def check(self, corpus: SentenceStore) -> None:
+        """Raise `UserError` where a corpus has too little for the objective."""
+        OBJECTIVES[self.objective].check(corpus)
 
     @property
-    def budget(self) -> int:
-        """Tokens left for the two texts."""
-        return self.max_length - SPECIALS
+    def specials(self) -> int:
+        """[CLS], and a [SEP] behind each text."""
+        return OBJECTIVES[self.objective].texts + 1
+
+    @property
+    def has_question(self) -> bool:
+        """Whether something is asked about two texts."""
+        return OBJECTIVES[self.objective].texts == 2
+
+    @property
+    def instances_per_row(self) -> int:
+        """Places for instances in a row."""
+        return max(1, self.max_length // _SHORTEST) if self.packed else 1
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """One epoch of pairs: texts A and B of instance i are two ranges of the token stream that fit the budget."""
+class Rows:
+    """A block of rows, in the order in which they are trained on. A pair is two ranges of the token stream."""
 
+    first_pair: Integers
+    """[rows + 1]: pairs `[r]` to `[r + 1]` are those of row r, from left to right."""
+    lengths: Integers
+    """[rows]: tokens, special ones included."""
     a_begin: Integers
     a_end: Integers
     b_begin: Integers
     b_end: Integers
-    is_random: Booleans
-    """False (0): B follows A. True (1): B is from another document."""
+    """[pairs] each. B is empty where the objective has one text."""
+    label: Integers
+    """[pairs]: 0 where the texts stand as in their document, 1 where B is random or A and B are swapped."""
     same_text: int
-    """Random pairs whose B begins with A's first or next sentence, word for word: no other was found."""
+    """Random texts that begin like A or like what follows it, word for word: no other was found."""
 
     def __len__(self) -> int:
-        return len(self.a_begin)
+        return len(self.lengths)
 
 
-def plan_pairs(corpus: SentenceStore, settings: PairSettings, *, seed: int, epoch: int) -> Pairs:
-    """The pairs of one epoch in random order: a function of (corpus, settings, seed, epoch).
+def plan_block(blocks: Blocks, settings: PairSettings, number: int) -> Rows:
+    """The rows of block `number` of the stream, in random order: a function of corpus, seed, settings and number.
 
-    The rules are those of google-research/bert, create_pretraining_data.py, but for two. A coin for each chunk says
-    whether it is short; the original tosses one for a document, and as a document in short pieces gives many of them,
-    far more instances are short than it says. And half of all pairs are random, as near as the text allows; the
-    original tosses a fair coin, and the chunks of one sentence, which are always random, come on top.
+    The rules are those of google-research/bert, create_pretraining_data.py, but for two. A row that a document ends
+    in takes more pairs, as long as there is room. And a coin for each chunk says whether it is short; the original
+    tosses one for a document, and as a document in short pieces gives many of them, far more are short than it says.
 
     Raises:
-        UserError: there are fewer than two documents, so that nothing could be a random second text.
+        UserError: the corpus has too little for the objective.
     """
-    _check_documents(corpus)
-    rng = generator(seed, epoch, PLAN)
-    chunks = _cut(corpus, settings, _coin(corpus, settings, rng), rng)
-    chunks = chunks.take(rng.permutation(len(chunks.begin)))
-    begin, end = chunks.middle.copy(), chunks.end.copy()  # the sentences of B
-    negative = np.flatnonzero(chunks.is_random)
-    begin[negative], end[negative], same_text = _random_texts(corpus, chunks.take(negative), rng)
-
-    offsets = corpus.sentence_offsets
-    a_begin, a_end = offsets[chunks.begin], offsets[chunks.middle]
-    b_begin, b_end = offsets[begin], offsets[end]
-    a_kept, b_kept = _kept(a_end - a_begin, b_end - b_begin, settings.budget)
-    return Pairs(
-        *_truncate(a_begin, a_end, a_kept, rng), *_truncate(b_begin, b_end, b_kept, rng), chunks.is_random, same_text
+    settings.check(blocks.corpus)
+    rng = blocks.generator(PLAN, number)
+    pairs = _joined(_lockstep(blocks.corpus, blocks.block(number), settings, rng))
+    tokens = pairs.a_kept + pairs.b_kept + settings.specials
+    row, count = merged(pairs.row, tokens, length=settings.max_length, most=settings.instances_per_row)
+    row = rng.permutation(count)[row]
+    lengths, sizes = np.bincount(row, tokens, count).astype(np.int64), np.bincount(row, minlength=count)
+    pairs = pairs.take(np.argsort(row, kind="stable"))
+    a_begin, b_begin = pairs.a_begin + _front(pairs.a_lost, rng), pairs.b_begin + _front(pairs.b_lost, rng)
+    return Rows(
+        first_pair=np.concatenate(([0], sizes.cumsum())),
+        lengths=lengths,
+        a_begin=a_begin,
+        a_end=a_begin + pairs.a_kept,
+        b_begin=b_begin,
+        b_end=b_begin + pairs.b_kept,
+        label=pairs.label.astype(np.int64),
+        same_text=int(pairs.same.sum()),
     )
 
 
-def _check_documents(corpus: SentenceStore) -> None:
-    documents = len(corpus.document_offsets) - 1
-    if documents < 2:
-        raise UserError(
-            f"this part of the corpus has {documents} document{'' if documents == 1 else 's'}; next-sentence pairs "
-            "draw the second text from another, so they need 2 at least (in a text file a blank line ends a document)"
-        )
+def label_share(corpus: SentenceStore, settings: PairSettings, *, seed: int = 0) -> float:
+    """The share of label 1 in the first block of text.
+
+    Raises:
+        UserError: the corpus has too little for the objective.
+    """
+    label = plan_block(Blocks(corpus, seed), settings, 0).label
+    return float(label.mean()) if len(label) else 0.0
 
 
 @dataclass(frozen=True)
-class _Chunks:
-    """Ranges of sentences: A is `begin` to `middle`, the rest of the chunk `middle` to `end`."""
+class _Pairs:
+    """Texts of `kept` tokens, after `lost` ones were dropped at either end."""
 
-    document: Integers
-    begin: Integers
-    middle: Integers
-    end: Integers
-    target: Integers
-    is_random: Booleans
+    row: Integers
+    a_begin: Integers
+    a_kept: Integers
+    a_lost: Integers
+    b_begin: Integers
+    b_kept: Integers
+    b_lost: Integers
+    label: Booleans
+    same: Booleans
 
-    def take(self, rows: Integers) -> "_Chunks":
-        return _Chunks(*(getattr(self, field.name)[rows] for field in fields(self)))
-
-
-def _coin(corpus: SentenceStore, settings: PairSettings, rng: np.random.Generator) -> float:
-    """How often a chunk that has the choice is given a random text, so that half of all chunks have one."""
-    coin = 0.5
-    for _ in range(2):  # how many have no choice depends a little on the coin itself
-        chunks = _cut(corpus, settings, coin, rng)
-        forced = float(np.mean(chunks.end - chunks.begin == 1))
-        coin = (0.5 - forced) / (1 - forced) if forced < 0.5 else 0.0
-    return coin
+    def take(self, which: Integers) -> "_Pairs":
+        return _Pairs(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-def _cut(corpus: SentenceStore, settings: PairSettings, coin: float, rng: np.random.Generator) -> _Chunks:
-    steps = list(_lockstep(corpus, settings, coin, rng))
-    return _Chunks(*(np.concatenate([getattr(step, field.name) for step in steps]) for field in fields(_Chunks)))
+def _joined(steps: Iterator[_Pairs]) -> _Pairs:
+    pairs = [_Pairs(*np.zeros((7, 0), np.int64), *np.zeros((2, 0), bool)), *steps]
+    return _Pairs(*(np.concatenate([getattr(step, field.name) for step in pairs]) for field in fields(_Pairs)))
 
 
 def _lockstep(
-    corpus: SentenceStore, settings: PairSettings, coin: float, rng: np.random.Generator
-) -> Iterator[_Chunks]:
-    """Step k yields the k-th chunk of every document that still has sentences."""
-    begin, last = corpus.document_offsets[:-1], corpus.document_offsets[1:]
-    document = np.arange(len(begin))
-    while len(document):
-        short, length, cut, toss = rng.random((4, len(document)))
-        target = np.where(
-            short < settings.short_sequence_probability,
-            2 + (length * (settings.budget - 1)).astype(np.int64),  # 2 to budget
-            settings.budget,
-        )
-        end = np.minimum(_reach(corpus, begin, target), last)
-        middle = begin + 1 + (cut * (end - begin - 1)).astype(np.int64)  # A has 1 to n - 1 of n sentences
-        is_random = (toss < coin) | (end - begin == 1)
-        yield _Chunks(document, begin, middle, end, target, is_random)
-        begin = np.where(is_random, middle, end)
-        active = begin < last
-        document, begin, last = document[active], begin[active], last[active]
+    corpus: SentenceStore, block: Block, settings: PairSettings, rng: np.random.Generator
+) -> Iterator[_Pairs]:
+    """Step k yields the k-th pair of every lane that still has sentences."""
+    objective = OBJECTIVES[settings.objective]
+    at, end = lanes(block)
+    rows = OpenRows(len(at), length=settings.max_length, most=settings.instances_per_row)
+    owed = 0.0  # labels of 1 that are missing from a half
+    while len(at):
+        rows.assign(block.passed[block.last[at]] - block.passed[at])
+        chunks = _chunks(block, at, rows.room - settings.specials, settings, rng)
+        texts = objective.divide(corpus, chunks, owed, rng)
+        pairs = _cut(rows.number, texts, chunks.budget)
+        made = pairs.a_kept > 0
+        rows.add(made, pairs.a_kept + pairs.b_kept + settings.specials)
+        yield pairs if made.all() else pairs.take(np.flatnonzero(made))
+        owed += np.count_nonzero(made) / 2 - np.count_nonzero(pairs.label & made)
+        at = texts.next
+        if (at >= end).any():
+            going = np.flatnonzero(at < end)
+            at, end = at[going], end[going]
+            rows.keep(going)
 
 
-def _reach(corpus: SentenceStore, begin: Integers, tokens: Integers) -> Integers:
-    """The first sentence at whose beginning at least `tokens` tokens have passed since sentence `begin`."""
-    offsets = corpus.sentence_offsets
-    order = np.argsort(begin)  # sorted questions find their neighbours in the cache: ten times faster
-    reached = np.empty_like(begin)
-    reached[order] = np.searchsorted(offsets, (offsets[begin] + tokens)[order])
-    return reached
+def _chunks(block: Block, begin: Integers, room: Integers, settings: PairSettings, rng: np.random.Generator) -> Chunks:
+    """Sentences until the room is filled or the span ends; a share of the chunks is given less room than there is.
+
+    Where the span has as many, there is a sentence for each text, even if the first one fills the room: in little room
+    all pairs would be random otherwise, and short ones could be told by their length.
+    """
+    short, size = rng.random((2, len(begin)))
+    least = np.minimum(room, MIN_ROOM - settings.specials)
+    less = least + (size * (room - least + 1)).astype(np.int64)
+    budget = np.where(short < settings.short_sequence_probability, less, room)
+    filled = np.searchsorted(block.passed, block.passed[begin] + budget)
+    end = np.minimum(np.maximum(filled, begin + settings.specials - 1), block.last[begin])
+    return Chunks(block, begin, end, budget)
 
 
-def _random_texts(corpus: SentenceStore, chunks: _Chunks, rng: np.random.Generator) -> tuple[Integers, Integers, int]:
-    """Sentences of another document for each chunk: where they begin and end, and how many are the same text."""
-    begin, end = _draw_texts(corpus, chunks, rng)
-    again = _same_text(corpus, chunks, begin)
-    for _ in range(_REDRAWS):
-        if not len(again):
-            break
-        rows = chunks.take(again)
-        begin[again], end[again] = _draw_texts(corpus, rows, rng)
-        again = again[_same_text(corpus, rows, begin[again])]
-    return begin, end, len(again)
+def _cut(row: Integers, texts: Texts, budget: Integers) -> _Pairs:
+    """The longer of two texts loses a token, B where they are equal, until both fit the budget."""
+    a, b = texts.a_end - texts.a_begin, texts.b_end - texts.b_begin
+    a_kept = np.minimum(a, np.maximum(budget - b, -(-budget // 2)))
+    b_kept = np.minimum(b, np.maximum(budget - a, budget // 2))
+    return _Pairs(
+        row.copy(), texts.a_begin, a_kept, a - a_kept, texts.b_begin, b_kept, b - b_kept, texts.label, texts.is_same
+    )
 
 
-def _draw_texts(corpus: SentenceStore, chunks: _Chunks, rng: np.random.Generator) -> tuple[Integers, Integers]:
-    documents = corpus.document_offsets
-    other = rng.integers(len(documents) - 2, size=len(chunks.document))
-    other += other >= chunks.document  # every document but the chunk's own is equally likely
-    begin = rng.integers(documents[other], documents[other + 1])
-    length_a = corpus.sentence_offsets[chunks.middle] - corpus.sentence_offsets[chunks.begin]
-    end = _reach(corpus, begin, np.maximum(chunks.target - length_a, 1))
-    return begin, np.minimum(end, documents[other + 1])
-
-
-def _same_text(corpus: SentenceStore, chunks: _Chunks, sentence: Integers) -> Integers:
-    """The rows where `sentence` equals A's first sentence or the one that truly follows A."""
-    equal = _equal_sentences(corpus, sentence, chunks.begin)
-    rest = np.flatnonzero(~equal & (chunks.middle < corpus.document_offsets[chunks.document + 1]))
-    equal[rest] = _equal_sentences(corpus, sentence[rest], chunks.middle[rest])
-    return np.flatnonzero(equal)
-
-
-def _equal_sentences(corpus: SentenceStore, left: Integers, right: Integers) -> Booleans:
-    offsets = corpus.sentence_offsets
-    equal: Booleans = offsets[left + 1] - offsets[left] == offsets[right + 1] - offsets[right]
-    for row in np.flatnonzero(equal):
-        x, y = (corpus.tokens(int(offsets[s]), int(offsets[s + 1])) for s in (left[row], right[row]))
-        equal[row] = x.tobytes() == y.tobytes()
-    return equal
-
-
-def _kept(a: Integers, b: Integers, budget: int) -> tuple[Integers, Integers]:
-    """Lengths after the longer of the two has lost a token, B where they are equal, until both fit the budget."""
-    return np.minimum(a, np.maximum(budget - b, -(-budget // 2))), np.minimum(b, np.maximum(budget - a, budget // 2))
-
-
-def _truncate(begin: Integers, end: Integers, kept: Integers, rng: np.random.Generator) -> tuple[Integers, Integers]:
-    """Drop tokens at both ends: for each one a coin decides which."""
-    lost = end - begin - kept
+def _front(lost: Integers, rng: np.random.Generator) -> Integers:
+    """How many of the lost tokens stood at the front: for each one a coin decides."""
     front = np.zeros_like(lost)
     front[lost > 0] = rng.binomial(lost[lost > 0], 0.5)
-    return begin + front, begin + front + kept
+    return front

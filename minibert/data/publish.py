@@ -1,10 +1,7 @@
 """How does a folder appear whole or not at all? It is written aside, synced to disk, and renamed to its final name."""
 
 import os
-import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from minibert.errors import UserError
@@ -18,50 +15,32 @@ def check_writable(directory: Path) -> None:
         raise UserError(f"{directory} cannot be written: {there} is no folder that you may write to")
 
 
-@contextmanager
-def published(directory: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A temporary folder to fill, beside `directory`, whose name it takes at the end; removed if anything fails.
+def publish(aside: Path, directory: Path, *, replaced: Path | None = None) -> None:
+    """Give the folder `aside` the name `directory`; what was there goes to `replaced`, and back if this fails.
 
-    Raises `FileExistsError` where `directory` has come to hold something meanwhile, unless it is to be replaced, and
-    `UserError` where it cannot be written (no permission, disk full).
+    Raises `FileExistsError` where `directory` has come to hold something, unless it is to be replaced.
     """
-    directory = directory.resolve()
-    aside = directory.with_name(f".{directory.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    sync(aside)
+    if not directory.exists() or not any(directory.iterdir()):
+        return _rename(aside, directory)
+    if replaced is None:
+        raise FileExistsError(f"{directory} exists")
+    shutil.rmtree(replaced, ignore_errors=True)
+    directory.rename(replaced)
     try:
-        aside.mkdir(parents=True)
-        yield aside
-        _sync(aside)
-        _rename(aside, directory, replace=replace)
-    except OSError as error:
-        if isinstance(error, FileExistsError):
-            raise
-        raise UserError(f"cannot write {directory}: {error}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        _rename(aside, directory)
+    except BaseException:
+        replaced.rename(directory)
+        raise
 
 
-def _sync(directory: Path) -> None:
-    """Have the system write the files and their names to disk, so that a power cut after the rename loses nothing."""
+def sync(directory: Path) -> None:
+    """Have the system write the files and their names to disk, so that a power cut loses nothing of them."""
     for path in [*directory.rglob("*"), directory]:
         _fsync(path)
 
 
-def _rename(aside: Path, directory: Path, *, replace: bool) -> None:
-    if not directory.exists() or not any(directory.iterdir()):
-        return _rename_new(aside, directory)
-    if not replace:
-        raise FileExistsError(f"{directory} exists")
-    old = aside.with_suffix(".old")
-    directory.rename(old)
-    try:
-        _rename_new(aside, directory)
-    except BaseException:
-        old.rename(directory)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _rename_new(aside: Path, directory: Path) -> None:
+def _rename(aside: Path, directory: Path) -> None:
     try:
         aside.rename(directory)
     except OSError as error:

@@ -11,7 +11,7 @@ forgets this choice; `transformers` reads special tokens in text unless it is ca
 
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from minibert.data.wordpiece import CONTINUATION, LONGEST_WORD, count_words, learn_pieces
+from minibert.data.wordpiece import CONTINUATION, LONGEST_WORD, count_chunks, learn_pieces, words_of
 from minibert.errors import UserError
 from minibert.types import PositiveInt
 
@@ -34,18 +34,20 @@ class TokenizerSettings:
 
     vocab_size: PositiveInt = 30_522
     """Number of entries, never exceeded; fewer where the text does not give as many."""
-
     lowercase: bool = True
     """Whether upper case becomes lower case."""
-
     strip_accents: bool | None = None
     """Whether accents are removed; null: as `lowercase` says, which is what published BERT does."""
-
     min_frequency: PositiveInt = 2
     """Pieces seen together less often than this are not merged."""
-
     limit_alphabet: PositiveInt | None = None
     """At most this many pieces of a single character; null: as many as the vocabulary has room for."""
+
+    def __post_init__(self) -> None:
+        if self.vocab_size <= len(SPECIAL_TOKENS):
+            raise UserError(
+                f"vocab_size is {self.vocab_size}, expected more than the {len(SPECIAL_TOKENS)} special tokens"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,19 +81,25 @@ def train_tokenizer(
     The texts are read once; in what order they come, and where they are cut at white space, makes no difference. Warns
     where characters fall to [UNK], and where there are fewer entries than asked. Raises UserError if there is no word.
     """
-    room = vocab_size - len(SPECIAL_TOKENS)
-    if room < 1:
-        raise UserError(f"vocab_size is {vocab_size}, expected more than the {len(SPECIAL_TOKENS)} special tokens")
+    settings = TokenizerSettings(vocab_size, lowercase, strip_accents, min_frequency, limit_alphabet)
     if isinstance(texts, str):
         raise UserError("texts is one string, expected several: a list of strings, or another iterable")
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
-    words = count_words(texts, normalizer=normalizer, pre_tokenizer=pre_tokenizers.BertPreTokenizer())
+    return train_on_chunks(count_chunks(texts), settings)
+
+
+def train_on_chunks(chunks: Mapping[str, int], settings: TokenizerSettings) -> Tokenizer:
+    """`train_tokenizer` for texts whose chunks `wordpiece.count_chunks` has counted, perhaps in several processes."""
+    normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase, strip_accents=settings.strip_accents)
+    words = words_of(chunks, normalizer=normalizer, pre_tokenizer=pre_tokenizers.BertPreTokenizer())
     if not words:
         raise UserError("there is no word in the texts to train a tokenizer on")
-    pieces = learn_pieces(words, size=room, min_frequency=min_frequency, limit_alphabet=limit_alphabet)
+    room, asked = settings.vocab_size - len(SPECIAL_TOKENS), settings.vocab_size
+    pieces = learn_pieces(
+        words, size=room, min_frequency=settings.min_frequency, limit_alphabet=settings.limit_alphabet
+    )
     entries = [*SPECIAL_TOKENS, *pieces]
-    if len(entries) < vocab_size:
-        warnings.warn(f"the texts give {len(entries)} vocabulary entries, {vocab_size} were asked for", stacklevel=2)
+    if len(entries) < asked:
+        warnings.warn(f"the texts give {len(entries)} vocabulary entries, {asked} were asked for", stacklevel=3)
     return _with_special_tokens(_bert_tokenizer(entries, normalizer))
 
 

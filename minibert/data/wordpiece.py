@@ -27,8 +27,9 @@ CONTINUATION = "##"
 LONGEST_WORD = 100
 """BERT reads a longer word, in characters, as one [UNK], whatever the vocabulary."""
 
-# Ends at ASCII white space, and before and after ASCII punctuation and common Han characters, whatever is beside them.
-_CHUNK = re.compile("[^ \t\r\n!-/:-@\\[-`{-~\u4e00-\u9fff]+|[^ \t\r\n]")
+CHUNK = re.compile("[^ \t\r\n!-/:-@\\[-`{-~\u4e00-\u9fff]+|[^ \t\r\n]")
+"""A run of characters that BERT's words do not cross: it ends at ASCII white space, and before and after ASCII
+punctuation and common Han characters, whatever is beside them."""
 
 
 def count_words(texts: Iterable[str], *, normalizer: Normalizer, pre_tokenizer: PreTokenizer) -> Counter[str]:
@@ -37,9 +38,19 @@ def count_words(texts: Iterable[str], *, normalizer: Normalizer, pre_tokenizer: 
     The texts are read once; memory holds one of them and each distinct chunk. To normalize is slow, so it is done for
     distinct chunks only, which end where BERT ends a word for certain.
     """
+    return words_of(count_chunks(texts), normalizer=normalizer, pre_tokenizer=pre_tokenizer)
+
+
+def count_chunks(texts: Iterable[str]) -> Counter[str]:
+    """Count the chunks of the texts; counts of several parts of a text may be added."""
     chunks: Counter[str] = Counter()
     for text in texts:
-        chunks.update(_CHUNK.findall(text))
+        chunks.update(CHUNK.findall(text))
+    return chunks
+
+
+def words_of(chunks: Mapping[str, int], *, normalizer: Normalizer, pre_tokenizer: PreTokenizer) -> Counter[str]:
+    """Count the words, but for those too long to be split, in chunks and their counts."""
     words: Counter[str] = Counter()
     for chunk, count in chunks.items():
         for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(chunk)):
@@ -80,7 +91,7 @@ class PairIndex:
     """Which pairs of neighbouring pieces are there, how often, and in which words?"""
 
     def __init__(self, words: Iterable[Word]):
-        self.counts: Counter[Pair] = Counter()
+        self.counts: defaultdict[Pair, int] = defaultdict(int)
         self.places: defaultdict[Pair, list[Word]] = defaultdict(list)  # a word may be there twice, or without the pair
         for word in words:
             for pair in pairwise(word.pieces):
@@ -103,21 +114,25 @@ class PairIndex:
 
     def merge(self, pair: Pair, piece: str) -> None:
         """Put `piece` for the pair in each word that has it, from left to right."""
-        risen = {new for word in self.places.pop(pair) for new in self._merge_in(word, pair, piece)}
+        risen: set[Pair] = set()
+        for word in self.places.pop(pair):
+            self._merge_in(word, pair, piece, risen)
         del self.counts[pair]
         for new in risen:
             heappush(self._heap, (-self.counts[new], new))
 
-    def _merge_in(self, word: Word, pair: Pair, piece: str) -> Iterator[Pair]:
-        pieces, at = word.pieces, 0
-        while at < len(pieces) - 1:
-            if (pieces[at], pieces[at + 1]) == pair:
+    def _merge_in(self, word: Word, pair: Pair, piece: str, risen: set[Pair]) -> None:
+        (first, second), pieces, at = pair, word.pieces, -1
+        left = pieces.count(first)  # a list counts and finds faster than a loop would
+        while left:
+            at, left = pieces.index(first, at + 1), left - 1
+            if at + 1 < len(pieces) and pieces[at + 1] == second:
                 pieces[at : at + 2] = [piece]
+                left -= first == second
                 if at > 0:
-                    yield self._replace((pieces[at - 1], pair[0]), (pieces[at - 1], piece), word)
+                    risen.add(self._replace((pieces[at - 1], first), (pieces[at - 1], piece), word))
                 if at + 1 < len(pieces):
-                    yield self._replace((pair[1], pieces[at + 1]), (piece, pieces[at + 1]), word)
-            at += 1
+                    risen.add(self._replace((second, pieces[at + 1]), (piece, pieces[at + 1]), word))
 
     def _replace(self, old: Pair, new: Pair, word: Word) -> Pair:
         self.counts[old] -= word.frequency
@@ -154,6 +169,6 @@ def _alphabet(words: Iterable[Word], limit: int) -> set[str]:
         warnings.warn(
             f"the vocabulary has room for {len(kept)} of {len(counts)} characters: {len(counts) - len(kept)} fall to "
             f"[UNK], and with them {lost / sum(word.frequency for word in words):.2%} of the words",
-            stacklevel=4,  # whoever called `train_tokenizer`
+            stacklevel=5,  # whoever called `train_tokenizer`
         )
     return kept

@@ -109,7 +109,7 @@ def _training_facts(run: PretrainingRun) -> dict[str, str]:
     rate, tokens = run.config.get("optimizer", {}).get("learning_rate"), run.last("train", "tokens")
     return {
         "Steps": f"{run.step:,} of {run.steps:,}" if run.steps else f"{run.step:,}",
-        "Batch": f"{training['batch_size']:,} pairs of up to {length} tokens" if length and training else "",
+        "Batch": f"{training['batch_size']:,} rows of {length} tokens" if length and training else "",
         "Speed": f"{tokens / run.seconds:,.0f} tokens a second" if tokens and run.seconds else "",
         "Learning rate": f"up to {rate:g}, {schedule['kind']}, warm-up {schedule['warmup']:.0%}" if rate else "",
         "Precision": _PRECISION.get(run.environment.get("precision", ""), ""),
@@ -164,7 +164,7 @@ def _curve(run: PretrainingRun, name: str, unit: Unit, title: str, caption: str,
 def _validation(run: PretrainingRun) -> Table:
     """All numbers of all evaluations."""
     return Table(
-        "Each evaluation, always on the same pairs and masks from held-out documents",
+        "Each evaluation, always on the same rows and masks from held-out documents",
         ["Step", *(title for title, _ in _COLUMNS.values())],
         [
             [f"{row['step']:,}", *(_value(row["values"].get(name), write) for name, (_, write) in _COLUMNS.items())]

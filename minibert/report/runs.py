@@ -56,8 +56,10 @@ class PretrainingRun:
 
     @property
     def steps(self) -> int | None:
-        """The steps that were planned."""
-        return self.config.get("training", {}).get("steps")
+        """The steps that were planned; None where the end was given in epochs, tokens or time."""
+        training = self.config.get("training", {})
+        is_counted = not (self.config.get("budget") or training.get("tokens") or training.get("epochs"))
+        return training.get("steps") if is_counted else None
 
     @property
     def seconds(self) -> float:

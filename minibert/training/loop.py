@@ -19,7 +19,9 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from minibert.objectives import IGNORED, Measure
+from minibert.training.guard import Guard, GuardSettings
 from minibert.training.optim import set_learning_rate
+from minibert.training.sharding import whole
 
 Batch = Mapping[str, Tensor]
 
@@ -47,11 +49,13 @@ class Update:
     """Before clipping, of the mean loss."""
     learning_rate: float
     applied: bool
-    """False where the gradient was not finite and the step was left out."""
+    """False where the guard left the step out: nothing was changed."""
+    skipped: int
+    """Steps left out so far, this one included."""
 
 
 class DivergedError(RuntimeError):
-    """Gradients were not finite for several updates in a row."""
+    """Several updates in a row were not fit to be applied."""
 
 
 def train(
@@ -64,7 +68,7 @@ def train(
     targets: Mapping[str, str],
     clip: float,
     seed: int,
-    patience: int = 10,
+    guard: Guard | None = None,
 ) -> Iterator[Update]:
     """Train on each item of `updates`: the number of updates before it, and this process's micro-batches.
 
@@ -74,9 +78,10 @@ def train(
         targets: for each loss the batch key of its labels; those that are not -100 are counted.
         clip: largest norm of the gradient, applied once for an update.
         seed: dropout is a function of (seed, update, process), so a resumed run repeats it.
-        patience: `DivergedError` is raised after so many updates in a row without a finite gradient.
+        guard: leaves updates out; `DivergedError` is raised when it has had enough. None = one that minds only losses
+            and gradients that are not finite.
     """
-    unusable = 0
+    guard = guard or Guard(GuardSettings(spike=None))
     for done, parts in updates:
         model.train()
         torch.manual_seed(_dropout_seed(seed, done, accelerator.process_index))
@@ -84,17 +89,18 @@ def train(
         set_learning_rate(optimizer, rate)
         batches = [_to(part, accelerator.device) for part in parts]
         counts, tokens = _global_counts(batches, targets, accelerator)
-        sums = _accumulate(model, batches, counts, accelerator)
-        norm = accelerator.clip_grad_norm_(model.parameters(), clip)
-        finite = bool(torch.isfinite(norm))
-        if finite or accelerator.scaler is not None:  # a gradient scaler leaves the step out itself, and adapts
+        losses = _accumulate(model, batches, counts, accelerator)
+        norm = whole(accelerator.clip_grad_norm_(model.parameters(), clip))
+        *means, length = torch.stack([*losses.values(), norm]).tolist()
+        applied = guard.admits(sum(means), length)
+        if applied:
             optimizer.step()
+        elif accelerator.scaler is not None:
+            accelerator.scaler.update()  # as a step does: it adapts, and is ready for the next gradients
         optimizer.zero_grad()
-        unusable = 0 if finite else unusable + 1
-        losses = {name: total / counts[name].clamp(min=1) for name, total in _reduce(sums, accelerator).items()}
-        yield Update(done + 1, losses, counts, tokens, norm, rate, applied=finite)
-        if unusable >= patience:
-            raise DivergedError(f"no finite gradient in {unusable} updates in a row, up to update {done + 1}")
+        yield Update(done + 1, losses, counts, tokens, norm, rate, applied, guard.skipped)
+        if guard.verdict:
+            raise DivergedError(f"{guard.verdict}, up to update {done + 1}")
 
 
 @torch.no_grad()
@@ -126,7 +132,7 @@ def evaluate(
 def _accumulate(
     model: nn.Module, batches: list[Batch], counts: Mapping[str, Tensor], accelerator: Accelerator
 ) -> dict[str, Tensor]:
-    """Add up the gradients of this process's micro-batches; returns the sums of the losses."""
+    """Add up the gradients of this process's micro-batches; returns the mean losses over the global batch."""
     sums = {name: torch.zeros((), device=accelerator.device) for name in counts}
     for number, batch in enumerate(batches, start=1):
         last = number == len(batches)
@@ -137,7 +143,7 @@ def _accumulate(
             accelerator.backward(torch.stack(means).sum() * accelerator.num_processes)
         for name, measure in output.losses.items():
             sums[name] = sums[name] + measure.total.detach()
-    return sums
+    return {name: total / counts[name].clamp(min=1) for name, total in _reduce(sums, accelerator).items()}
 
 
 def _global_counts(

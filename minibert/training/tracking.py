@@ -31,9 +31,10 @@ class Record:
     Used as a context; only the main process writes and shows.
     """
 
-    def __init__(self, run: Path, accelerator: Accelerator, *, total: int, start: int = 0):
+    def __init__(self, run: Path, accelerator: Accelerator, *, total: int | None, start: int = 0, share: float = 0.0):
+        """`total` steps, or None where the end is not counted in steps; `start` steps, a `share` of all, are over."""
         self._metrics = Metrics(run / "metrics.jsonl", resume_from=start, writes=accelerator.is_main_process)
-        self._progress = Progress(total, start=start, shows=accelerator.is_main_process)
+        self._progress = Progress(total, start=start, share=share, shows=accelerator.is_main_process)
         self._accelerator = accelerator
 
     def __enter__(self) -> Self:
@@ -45,9 +46,9 @@ class Record:
         self._metrics.close()
         self._progress.close()
 
-    def advance(self) -> None:
-        """One more step is done."""
-        self._progress.advance()
+    def advance(self, share: float) -> None:
+        """One more step is done, and with it a share of the whole run."""
+        self._progress.advance(share)
 
     def log(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """These are the numbers of `split` after `step`."""
@@ -115,8 +116,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 class Progress:
     """A bar on a terminal; elsewhere one line whenever there is something to say. Only the main process shows it."""
 
-    def __init__(self, total: int, *, start: int, shows: bool):
-        self._begin, self._start, self._total, self._shows = time.monotonic(), start, total, shows
+    def __init__(self, total: int | None, *, start: int, share: float, shows: bool):
+        self._begin, self._total, self._shows = time.monotonic(), total, shows
+        self._before, self._share = share, share
         on_terminal = shows and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=start, unit="step", dynamic_ncols=True) if on_terminal else None
 
@@ -125,8 +127,9 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def advance(self) -> None:
-        """One more step is done."""
+    def advance(self, share: float) -> None:
+        """One more step is done, and with it a share of the whole run."""
+        self._share = share
         if self._bar is not None:
             self._bar.update()
 
@@ -138,10 +141,12 @@ class Progress:
         elif self._bar is not None:
             self._bar.write(f"step {step} {split}: {text}")
         elif self._shows:
-            print(f"step {step}/{self._total} {split}: {text}  left {self._left(step)}", file=sys.stderr, flush=True)
+            of = f"/{self._total}" if self._total else f" ({self._share:.0%})"
+            print(f"step {step}{of} {split}: {text}  left {self._left()}", file=sys.stderr, flush=True)
 
-    def _left(self, step: int) -> str:
-        seconds = (time.monotonic() - self._begin) / max(1, step - self._start) * (self._total - step)
+    def _left(self) -> str:
+        passed = self._share - self._before
+        seconds = (time.monotonic() - self._begin) * (1 - self._share) / passed if passed > 0 else 0
         return tqdm.format_interval(seconds)
 
 

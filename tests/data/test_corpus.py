@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -17,16 +18,16 @@ import sentencex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert.data import corpus_passes, token_store
+from minibert.data import encoding, pieces, token_writer
 from minibert.data.corpus import Corpus, PrepareConfig, build_corpus
 from minibert.data.corpus_files import fingerprint
-from minibert.data.pairs import PairSettings, plan_pairs
-from minibert.data.publish import published
+from minibert.data.pairs import PairSettings, label_share
+from minibert.data.publish import publish
 from minibert.data.random import generator
 from minibert.data.sentences import split_sentences
-from minibert.data.sources import Document
 from minibert.data.splits import DROPPED, TRAIN, VALIDATION, hash_document, split_documents
-from minibert.data.token_store import TokenWriter, open_tokens
+from minibert.data.token_store import open_tokens
+from minibert.data.token_writer import TokenWriter
 from minibert.data.tokenizer import SPECIAL_TOKENS, load_tokenizer, save_tokenizer, train_tokenizer
 from minibert.errors import UserError
 
@@ -191,15 +192,16 @@ def test_a_small_corpus_gives_a_smaller_vocabulary_and_says_so(config: PrepareCo
 # The same again
 
 
-def test_equal_text_and_settings_give_equal_bytes_whatever_the_batches(
+def test_equal_text_and_settings_give_equal_bytes_whatever_the_portions(
     config: PrepareConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = build_corpus(config).description
-    monkeypatch.setattr(corpus_passes, "ENCODED_AT_ONCE", 3)
-    second = build_corpus(replace(config, output=f"{config.output}2")).description
+    monkeypatch.setattr(encoding, "CHARACTERS_AT_ONCE", 301)
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1009)
+    second = build_corpus(replace(config, processes=1, output=f"{config.output}2")).description
     assert files_in(config.output) == files_in(f"{config.output}2")
-    monkeypatch.setattr(token_store, "BATCH_TOKENS", 101)
-    third = build_corpus(replace(config, output=f"{config.output}3")).description
+    monkeypatch.setattr(token_writer, "BATCH_TOKENS", 101)
+    third = build_corpus(replace(config, processes=1, output=f"{config.output}3")).description
     assert files_in(config.output) != files_in(f"{config.output}3")
     assert first["fingerprint"] == second["fingerprint"] == third["fingerprint"]
 
@@ -217,10 +219,10 @@ def test_the_fingerprint_follows_text_and_settings(config: PrepareConfig, tmp_pa
 
 def test_the_fingerprint_covers_every_part_of_a_corpus(tmp_path: Path) -> None:
     def take(vocabulary: bytes, settings: dict[str, object], *documents: list[list[int]]) -> str:
-        with TokenWriter(tmp_path / "a.arrow", vocab_size=97) as writer:
+        with TokenWriter(tmp_path, "train", vocab_size=97) as writer:
             for document in documents:
                 writer.add(document)
-        return fingerprint(vocabulary, settings, {"train": open_tokens(tmp_path / "a.arrow")})
+        return fingerprint(vocabulary, settings, tmp_path, ["train"])
 
     documents = [[1, 2], [3]], [[4]]
     variants = [
@@ -271,10 +273,10 @@ def test_splits_hold_out_the_smallest_hashes(numbers: list[int], share: float, m
 def test_every_range_of_tokens_is_that_of_the_flat_stream(
     config: PrepareConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_store, "BATCH_TOKENS", 101)
+    monkeypatch.setattr(token_writer, "BATCH_TOKENS", 101)
     build_corpus(config)
     train, _ = open_both(config.output)
-    assert len(open_tokens(Path(config.output) / "train.arrow").pieces) > 7
+    assert len(open_tokens(Path(config.output), "train").pieces) > 7
     rows = datasets.Dataset.from_file(str(Path(config.output) / "train.arrow"))["sentences"][:]
     flat = [i for document in rows for sentence in document for i in sentence]
     assert train.sentence_offsets[-1] == len(flat)
@@ -289,16 +291,16 @@ def test_pairs_can_be_planned_on_it_and_it_travels_to_other_processes_by_name(co
     build_corpus(config)
     corpus, _ = open_both(config.output)
     message = pickle.dumps(corpus)
-    plans = [plan_pairs(c, PairSettings(max_length=31), seed=1, epoch=2) for c in (corpus, pickle.loads(message))]
+    shares = [label_share(c, PairSettings(max_length=31), seed=1) for c in (corpus, pickle.loads(message))]
     assert len(message) < 500
-    np.testing.assert_array_equal(plans[0].b_begin, plans[1].b_begin)
+    assert shares[0] == shares[1]
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
 def test_ids_take_two_bytes_where_they_fit(tmp_path: Path, vocab_size: int, dtype: type) -> None:
-    with TokenWriter(tmp_path / "a.arrow", vocab_size=vocab_size) as writer:
+    with TokenWriter(tmp_path, "train", vocab_size=vocab_size) as writer:
         writer.add([[vocab_size - 1, 0], [7]])
-    tokens = open_tokens(tmp_path / "a.arrow").tokens(0, 3)
+    tokens = open_tokens(tmp_path, "train").tokens(0, 3)
     assert tokens.dtype == dtype
     assert tokens.tolist() == [vocab_size - 1, 0, 7]
 
@@ -310,9 +312,9 @@ def test_a_directory_that_is_no_corpus_is_refused(config: PrepareConfig, tmp_pat
     path = Path(config.output) / "corpus.json"
     description = json.loads(path.read_text(encoding="utf-8"))
     for content, message in [
-        (json.dumps(description | {"format": 2}), r"corpus.json has format 2; expected 1"),
+        (json.dumps(description | {"format": 1}), r"corpus.json has format 1; expected 2"),
         (json.dumps([description]), r"corpus.json is not the description of a corpus"),
-        ('{"format": 1', r"corpus.json is not the description of a corpus"),
+        ('{"format": 2', r"corpus.json is not the description of a corpus"),
     ]:
         path.write_text(content, encoding="utf-8")
         with pytest.raises(UserError, match=message):
@@ -385,7 +387,7 @@ def test_an_output_that_cannot_be_made_is_refused_before_anything_is_read(
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 
 
-def refuse_to_read(documents: Iterable[Document], stage: str, total: int | None) -> Iterator[Document]:
+def refuse_to_read(documents: Iterable[Any], stage: str, total: int | None) -> Iterator[Any]:
     raise AssertionError(f"reading began: {stage}")
 
 
@@ -398,7 +400,7 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(
         build_corpus(config)
     before = files_in(tmp_path)
 
-    def fail_late(documents: Iterable[Document], stage: str, total: int | None) -> Iterator[Document]:
+    def fail_late(documents: Iterable[Any], stage: str, total: int | None) -> Iterator[Any]:
         yield from itertools.islice(documents, 5 if stage == "encoding" else None)
         if stage == "encoding":
             raise error
@@ -412,9 +414,7 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(
 def test_text_that_changes_between_the_two_readings_is_noticed(config: PrepareConfig, tmp_path: Path) -> None:
     for texts in (make_texts(53)[::-1], make_texts(59), make_texts(47)):
 
-        def change(
-            documents: Iterable[Document], stage: str, total: int | None, texts: list[str] = texts
-        ) -> Iterator[Document]:
+        def change(documents: Iterable[Any], stage: str, total: int | None, texts: list[str] = texts) -> Iterator[Any]:
             if stage == "encoding":
                 write_texts(tmp_path / "texts.txt", texts)
             yield from documents
@@ -480,42 +480,23 @@ def test_a_folder_that_is_no_corpus_is_never_replaced(config: PrepareConfig) -> 
     assert build_corpus(config).is_new  # an empty folder is no loss
 
 
-def test_of_two_that_make_the_same_corpus_at_once_one_publishes_and_the_other_notices(config: PrepareConfig) -> None:
-    def while_another_makes_it(documents: Iterable[Document], stage: str, total: int | None) -> Iterator[Document]:
-        if stage == "encoding":
-            assert build_corpus(config).is_new
-        yield from documents
-
-    description, is_new = build_corpus(config, track=while_another_makes_it)
-    assert not is_new
-    assert description["fingerprint"] == Corpus.open(config.output, "train").fingerprint
-
-
-def test_of_two_that_make_different_corpora_at_once_the_slower_is_refused(config: PrepareConfig) -> None:
-    def while_another_is_made(documents: Iterable[Document], stage: str, total: int | None) -> Iterator[Document]:
-        if stage == "encoding":
-            build_corpus(replace(config, vocab_size=199))
-        yield from documents
-
-    with pytest.raises(UserError, match="with other settings"):
-        build_corpus(replace(config, overwrite=True), track=while_another_is_made)  # asked before there was anything
-    assert Corpus.open(config.output, "train").vocab_size == 199
-
-
 def test_a_folder_is_put_back_where_its_replacement_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "old").touch()
+    for name in ("a/old", "aside/new"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
     rename = Path.rename
 
     def fail(self: Path, target: Path) -> Path:
-        if self.suffix == ".tmp":
+        if self.name == "aside":
             raise PermissionError("no")
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(UserError, match="cannot write"), published(tmp_path / "a", replace=True) as aside:
-        (aside / "new").touch()
-    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["a", "a/old"]
+    with pytest.raises(PermissionError):
+        publish(tmp_path / "aside", tmp_path / "a", replaced=tmp_path / "replaced")
+    assert sorted(files_in(tmp_path)) == ["a/old", "aside/new"]
+    with pytest.raises(FileExistsError):
+        publish(tmp_path / "aside", tmp_path / "a")
 
 
 # Sentences

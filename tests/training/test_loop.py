@@ -19,14 +19,18 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from minibert import BertConfig, BertForPreTraining
-from minibert.data.batches import PretrainingBatches
+from minibert.data.batches import Cursor, PretrainingBatches, Request
 from minibert.data.corpus import Corpus
 from minibert.data.pairs import PairSettings
 from minibert.data.tokenizer import load_tokenizer, vocabulary
 from minibert.objectives import Measure, accuracy, cross_entropy
+from minibert.training.guard import Guard, GuardSettings
 from minibert.training.loop import Batch, DivergedError, Update, evaluate, train
+from minibert.training.optim import OptimizerSettings, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -139,14 +143,66 @@ def test_an_update_without_finite_gradient_is_left_out_and_counted() -> None:
 
 def test_too_many_bad_updates_in_a_row_end_the_training() -> None:
     bad, good = [part([math.nan, 1.0])], [part([1.0, 1.0])]
-    assert len(run(Dots(1.0, 1.0), [bad, bad, good, bad, bad, good], patience=3)) == 6
+    updates = run(Dots(1.0, 1.0), [bad, bad, good, bad, bad, good], guard=_patient(3))
+    assert [update.skipped for update in updates] == [1, 2, 2, 3, 4, 4]
     accelerator = Accelerator(cpu=True)
     model = Dots(1.0, 1.0)
     wrapped, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
-    updates = start(wrapped, optimizer, accelerator, [good, good, bad, bad, bad, good], patience=3)
+    updates = start(wrapped, optimizer, accelerator, [good, good, bad, bad, bad, good], guard=_patient(3))
     assert [next(updates).step for _ in range(5)] == [1, 2, 3, 4, 5]
-    with pytest.raises(DivergedError, match="3 updates in a row, up to update 5"):
+    with pytest.raises(DivergedError, match="no finite gradient in 3 updates in a row, up to update 5"):
         next(updates)
+
+
+def test_a_spike_changes_neither_weights_nor_moments() -> None:
+    """The rate is so small that losses differ by their values alone, which are 30 times as large in one update."""
+    values = [[3.0, 1.0], [3.0, 1.5], [90.0, 30.0], [2.0, 1.0]]
+    with_spike, without = _moments_after(values), _moments_after(values[:2] + values[3:])
+    assert with_spike[2] == with_spike[1] != with_spike[3]
+    assert with_spike[3] == without[2]
+
+
+def test_a_run_that_stays_bad_ends_and_says_against_what() -> None:
+    updates = [[part([1.0, 1.0])]] * 3 + [[part([5.0, 5.0])]] * 9
+    said = "a loss more than 2 times its running mean of 0.5 in 4 updates in a row, up to update 7"
+    with pytest.raises(DivergedError, match=said):
+        run(Dots(0.5, 0.5), updates, guard=Guard(GuardSettings(spike=2.0, patience=4)))
+
+
+def test_a_spike_under_a_gradient_scaler_is_left_out_and_the_scaler_goes_on() -> None:
+    """Its scale falls after a gradient that is not finite, and after no other."""
+    model, accelerator = Dots(1.0, 1.0), Accelerator(cpu=True)
+    accelerator.scaler = scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    plain = torch.optim.SGD(model.parameters(), lr=1.0)
+    accelerator.unscale_gradients = lambda: scaler.unscale_(plain)  # which it would do for fp16 alone, on a GPU
+    wrapped, optimizer = accelerator.prepare(model, plain)
+    updates = [[part(values)] for values in ([1.0, 1.0], [90.0, 1.0], [math.inf, 1.0], [1.0, 1.0])]
+    guard, weights, scales = Guard(GuardSettings(spike=2.0)), [], []
+    for update in start(wrapped, optimizer, accelerator, updates, rate=0.125, guard=guard):
+        weights.append(model.weight.tolist())
+        scales.append(scaler.get_scale())
+        assert update.applied == (update.step in (1, 4))
+    assert weights == [[0.9375, 0.9375]] * 3 + [[0.875, 0.875]]
+    assert scales == [1024.0, 1024.0, 512.0, 512.0]
+
+
+def test_two_processes_leave_the_same_updates_out(tmp_path: Path) -> None:
+    """One of them alone has seen what is bad."""
+    ended = processes.call_all(_train_with_spikes, str(tmp_path), said=tmp_path / "said", world=2)
+    assert [process.code for process in ended] == [0, 0], ended
+    values = [json.loads((tmp_path / f"{rank}.json").read_text("utf-8")) for rank in range(2)]
+    assert values[0] == values[1]
+    assert values[0]["applied"] == [True, True, False, True, False, True]
+
+
+def test_micro_batches_over_shares_of_a_model_add_up_to_the_gradient_of_whole_ones(tmp_path: Path) -> None:
+    ended = processes.call_all(_train_sharded, str(tmp_path), said=tmp_path / "said", world=2)
+    assert [process.code for process in ended] == [0, 0], ended
+    model = Dots(1.0, 2.0, 3.0)
+    [update] = run(model, [[part([float(row), 1.0, 2.0]) for row in range(4)]], rate=0.5)
+    norm, weight = json.loads((tmp_path / "0.json").read_text("utf-8"))
+    assert norm == pytest.approx(float(update.gradient_norm))
+    assert weight == pytest.approx(model.weight.tolist())
 
 
 def test_eight_rows_at_once_and_one_by_one_give_the_same_gradients_of_both_losses(corpus: Path) -> None:
@@ -262,11 +318,51 @@ def test_torchrun_starts_two_processes_that_compute_the_same_run_as_one(corpus: 
         assert other["values"] == pytest.approx(line["values"], rel=1e-5, abs=1e-5), line["step"]
 
 
+def _patient(patience: int) -> Guard:
+    return Guard(GuardSettings(spike=None, patience=patience))
+
+
+def _moments_after(values: list[list[float]]) -> list[list[list[float]]]:
+    """The weights and moments after each update."""
+    model, accelerator, found = Dots(1.0, 2.0), Accelerator(cpu=True), []
+    wrapped, optimizer = accelerator.prepare(model, make_optimizer(model, OptimizerSettings()))
+    updates = [[part(row)] for row in values]
+    for _ in start(wrapped, optimizer, accelerator, updates, rate=1e-3, guard=Guard(GuardSettings(spike=2.0))):
+        moments = optimizer.optimizer.state[model.weight]
+        tensors = [model.weight, moments["step"].view(1), moments["exp_avg"], moments["exp_avg_sq"]]
+        found.append([tensor.tolist() for tensor in tensors])
+    return found
+
+
+def _train_with_spikes(folder: str) -> None:
+    accelerator, model = Accelerator(cpu=True), Dots(1.0, 1.0)
+    rank = accelerator.process_index
+    wrapped, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    bad = {2: 50.0, 4: math.nan} if rank == 1 else {}
+    updates = [[part([bad.get(number, 1.0), 1.0 + rank])] for number in range(6)]
+    guard = Guard(GuardSettings(spike=2.0))
+    applied = [update.applied for update in start(wrapped, optimizer, accelerator, updates, rate=1e-3, guard=guard)]
+    found = {"applied": applied, "weight": model.weight.tolist(), "guard": guard.state()}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def _train_sharded(folder: str) -> None:
+    accelerator, model = Accelerator(cpu=True), Dots(1.0, 2.0, 3.0)
+    rank = accelerator.process_index
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    optimizer = accelerator.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+    parts = [part([float(row), 1.0, 2.0]) for row in (2 * rank, 2 * rank + 1)]
+    [update] = start(model, optimizer, accelerator, [parts], rate=0.5)
+    found = [float(update.gradient_norm), model.weight.full_tensor().tolist()]
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+_REQUEST = Request(step=0, cursor=Cursor(), rows=8, max_length=40, probability=0.15)
+
+
 def _batches(corpus: Path) -> PretrainingBatches:
     words = vocabulary(load_tokenizer(corpus))
-    return PretrainingBatches(
-        Corpus.open(corpus, "train"), words, batch_size=8, seed=5, pairs=PairSettings(max_length=40)
-    )
+    return PretrainingBatches(Corpus.open(corpus, "train"), words, seed=5, pairs=PairSettings(max_length=40))
 
 
 def _model() -> BertForPreTraining:
@@ -293,7 +389,7 @@ def _gradients(corpus: Path, size: int) -> dict[str, Tensor]:
         lambda *_: found.update({name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None})
     )
     wrapped, prepared = accelerator.prepare(model, optimizer)
-    parts = _batches(corpus).micro_batches(0, size=size)
+    parts = _batches(corpus).micro_batches(_REQUEST, size=size)
     assert len(parts) == 8 // size
     [update] = start(wrapped, prepared, accelerator, [parts], targets=model.targets)
     assert update.losses.keys() == {"mlm", "nsp"}
@@ -302,11 +398,12 @@ def _gradients(corpus: Path, size: int) -> dict[str, Tensor]:
 
 def _gradient_of_means(corpus: Path) -> dict[str, Tensor]:
     """The gradients of the two mean losses, each taken by torch over the global batch."""
-    model, batch = _model(), _batches(corpus)[0]
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    output = model(**inputs)
+    model, batch = _model(), _batches(corpus)[_REQUEST]
+    output = model(**{name: tensor for name, tensor in batch.items() if "label" not in name})
     mlm = nn.functional.cross_entropy(output.prediction_logits.flatten(0, 1), batch["labels"].flatten())
-    nsp = nn.functional.cross_entropy(output.seq_relationship_logits, batch["next_sentence_label"])
+    nsp = nn.functional.cross_entropy(
+        output.seq_relationship_logits.flatten(0, 1), batch["next_sentence_label"].flatten()
+    )
     (mlm + nsp).backward()
     return {name: w.grad for name, w in model.named_parameters() if w.grad is not None}
 

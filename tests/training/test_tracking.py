@@ -73,14 +73,25 @@ def test_only_the_main_process_writes(tmp_path: Path) -> None:
 
 
 def test_off_a_terminal_progress_is_a_line_for_each_thing_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(100, start=20, shows=True)
-    progress.advance()
+    progress = Progress(100, start=20, share=0.2, shows=True)
+    progress.advance(0.21)
     progress.show(21, "train", {"loss": 2.34567, "tokens": 123456.0, "learning_rate": 1e-4})
     progress.close()
-    Progress(100, start=0, shows=False).show(1, "train", {"loss": 2.0})
+    Progress(None, start=0, share=0.0, shows=False).show(1, "train", {"loss": 2.0})
     err = capsys.readouterr().err
     assert err.startswith("step 21/100 train: loss 2.346  tokens 123,456  learning_rate 0.0001  left 00:")
     assert err.count("\n") == 1
+
+
+def test_where_the_end_is_not_counted_in_steps_progress_is_a_share(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([100.0, 130.0])
+    monkeypatch.setattr("minibert.training.tracking.time.monotonic", lambda: next(now))
+    progress = Progress(None, start=20, share=0.25, shows=True)
+    progress.advance(0.5)
+    progress.show(21, "train", {"loss": 2.0})
+    assert capsys.readouterr().err == "step 21 (50%) train: loss 2  left 01:00\n"
 
 
 @pytest.mark.usefixtures("one_process")
