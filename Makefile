@@ -32,7 +32,7 @@ demo: $(READY)  ## the main job on real text: corpus, pretraining, fine-tuning, 
 		--finetuning $(DEMO)/full $(DEMO)/lora $(DEMO)/random --output $(DEMO)/report.html
 
 test: $(READY)  ## all tests that need no GPU and no long time
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 check: lint types test  ## lint, types, tests
 
