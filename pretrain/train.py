@@ -54,10 +54,10 @@ def main(config: PretrainConfig) -> None:
     if source is not None:
         resume.refuse_changes(run, dataclasses.asdict(config), FREE, allowed=config.allow_changes)
 
+    state = begin(corpus) if source is None else load(source, corpus)
     torch.manual_seed(settings.seed)
     model = make_model(config, source)
     optimizer = make_optimizer(model, config.optimizer)
-    state = begin(corpus) if source is None else load(source, corpus)
     wrapped, prepared = accelerator.prepare(model, optimizer)
     ema = None if config.averaging.ema_decay is None else Ema(wrapped, config.averaging.ema_decay)
     parts = Parts(accelerator, wrapped, optimizer, tokenizer, words, validation, Guard(config.guard), ema)

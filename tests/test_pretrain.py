@@ -1,6 +1,7 @@
 """pretrain/train.py as a person runs it: killed at any moment and started again, it is the run that none disturbed."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -200,6 +201,16 @@ def test_no_finite_loss_ends_in_one_line_that_names_the_last_checkpoint_before(
     assert [line["step"] for line in lines if line["values"]["loss"] is None] == list(range(8, 18))
 
 
+def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(
+    corpus: Path, pretrained: Path, tmp_path: Path, pretraining: ModuleType
+) -> None:
+    state = checkpoint.load_state(pretrained / "last")
+    extra = {name: value for name, value in state.extra.items() if name != "place"}
+    old = checkpoint.save(tmp_path / "old", dataclasses.replace(state, extra=extra), lambda folder: None, keep=1)
+    with pytest.raises(UserError, match=r"step-00000040: its state lacks place; expected a checkpoint of this version"):
+        call(pretraining, f"--corpus={corpus}", f"--output={tmp_path / 'run'}", f"--resume={old}")
+
+
 def test_where_no_checkpoint_was_made_a_diverged_run_says_so(
     corpus: Path, tmp_path: Path, pretraining: ModuleType
 ) -> None:
@@ -386,6 +397,10 @@ def test_averages_are_models_of_their_own_and_are_evaluated(
     assert values["mean"].keys() == values["ema"].keys() == values["validation"].keys()
     assert values["ema"]["mlm_loss"] == pytest.approx(values["validation"]["mlm_loss"], abs=0.5)
     assert not list(tmp_path.glob(".*"))
+    before = (tmp_path / "ema" / "model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "ema")  # as if it had been killed behind its last checkpoint
+    call(pretraining, f"--corpus={corpus}", f"--output={tmp_path}", *options)
+    assert (tmp_path / "ema" / "model.safetensors").read_bytes() == before
 
 
 def test_without_next_sentences_only_masked_words_are_learned_and_no_weight_is_left_out(

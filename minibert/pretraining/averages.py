@@ -16,16 +16,21 @@ from minibert.training.averaging import mean_of_checkpoints
 from minibert.training.sharding import whole_state
 
 
-def averages(config: PretrainConfig, parts: Parts) -> Iterator[tuple[str, dict[str, float]]]:
-    """The averages that were asked for, saved as RUN/ema and RUN/mean: their names and values on held-out documents."""
+def averages(config: PretrainConfig, parts: Parts, *, all_of_them: bool) -> Iterator[tuple[str, dict[str, float]]]:
+    """The averages that were asked for, saved as RUN/ema and RUN/mean: their names and values on held-out documents.
+
+    Unless `all_of_them` are wanted, those that are there stay as they are.
+    """
     run = Path(config.output)
-    if parts.ema is not None:
+    wanted = {name for name in ("ema", "mean") if all_of_them or not (run / name).is_dir()}
+    parts.accelerator.wait_for_everyone()  # all look before one of them writes
+    if parts.ema is not None and "ema" in wanted:
         with parts.ema.swapped_in(parts.model):
             model = parts.accelerator.unwrap_model(parts.model)
             write = partial(write_model, model=model, weights=whole_state(model), config=config, parts=parts)
             _publish(run / "ema", write, parts)
             yield "ema", validate(config, parts, parts.model)
-    if config.averaging.last is not None:
+    if config.averaging.last is not None and "mean" in wanted:
         _publish(run / "mean", partial(_write_mean, checkpoint.checkpoints(run)[-config.averaging.last :]), parts)
         yield "mean", validate(config, parts, make_model(config, run / "mean").to(parts.accelerator.device))
 

@@ -61,6 +61,8 @@ def load(source: Path, corpus: Corpus) -> TrainingState:
     state = checkpoint.load_state(source)
     if state.extra.get("corpus") != corpus.fingerprint:
         raise UserError(f"{corpus.directory}: not the corpus that {source} was trained on (their fingerprints differ)")
+    if missing := {"place", "seconds", "guard"} - state.extra.keys():
+        raise UserError(f"{source}: its state lacks {min(missing)}; expected a checkpoint of this version")
     return state
 
 

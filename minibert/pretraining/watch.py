@@ -49,6 +49,7 @@ class Watch:
             raise UserError(f"{error}; the last good checkpoint is {last}") from None
         if update is not None:
             self._finish(update)
+        self._average(is_new=update is not None)
         return True
 
     def _take(self, update: Update) -> None:
@@ -72,8 +73,11 @@ class Watch:
         if self._latest["validation"] < update.step:
             self._evaluate(update.step)
         self._save(update.step)
-        for name, values in averages(self._config, self._parts):
-            self._record.log(update.step, name, values)
+
+    def _average(self, *, is_new: bool) -> None:
+        """Make the averages of the end; of a run that was there already, those that a kill prevented."""
+        for name, values in averages(self._config, self._parts, all_of_them=is_new):
+            self._record.log(self._journey.place.step, name, values)
 
     def _log(self, update: Update) -> None:
         place = {"tokens": self._journey.place.tokens, "epoch": self._journey.epochs}
