@@ -21,6 +21,7 @@ FORBIDDEN = {
     "adapters": {*BERT, "data", "training", *APPLICATIONS},
     "types": {*BERT, "objectives", "hf", "data", "training", "adapters", *APPLICATIONS},
     "errors": {*BERT, "objectives", "hf", "data", "training", "adapters", *APPLICATIONS, "types"},
+    "cores": {*BERT, "objectives", "hf", "data", "training", "adapters", *APPLICATIONS},
     "files": {*BERT, "objectives", "hf", "data", "training", "adapters", *APPLICATIONS},
 }
 """What a part of the library must not import.

@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 
+from minibert.cores import cores
 from minibert.data.sources import EncodingErrors
 from minibert.data.tokenizer import TokenizerSettings
 from minibert.data.work_folder import Shard
-from minibert.data.workers import cores
 from minibert.errors import UserError
 from minibert.types import PositiveInt, UnitInterval
 
@@ -91,4 +91,4 @@ class PrepareConfig:
 
     def count_processes(self) -> int:
         """How many processes encode."""
-        return self.processes or cores()
+        return self.processes or max(1, int(cores()))

@@ -24,11 +24,6 @@ _work: Callable[[Any], Any]
 """What a worker process does with a task."""
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def in_order(
     make: Callable[[], Callable[[Task], Result]], tasks: Iterable[Task], *, processes: int
 ) -> Generator[Result, None, None]:

@@ -1,8 +1,7 @@
 """Where does it run? On the processes, the engine and in the precision that were asked for, or not at all."""
 
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from accelerate.commands.launch import launch_command_parser
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import str_to_bool
 
+from minibert.cores import cores
 from minibert.errors import UserError
 from minibert.training.trackers import TrackingSettings
 
@@ -53,7 +53,7 @@ def start(precision: Precision | None, tracking: TrackingSettings, run: Path) ->
         raise UserError(f"accelerate cannot start here: {error}") from None
     _refuse(mismatch(asked, _running(accelerator)))
     if accelerator.device.type == "cpu":
-        torch.set_num_threads(max(1, int(_cores()) // _processes_here()))
+        torch.set_num_threads(max(1, int(cores()) // _processes_here()))
     return accelerator
 
 
@@ -163,40 +163,6 @@ def _flag(environment: Mapping[str, str], name: str) -> bool:
 
 def _processes_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _cores(root: Path = Path("/")) -> float:
-    """The cores that this process may use; a container may have a part of the machine's time."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([float(allowed), *_quotas(root)])
-
-
-def _quotas(root: Path) -> Iterator[float]:
-    """The CPU limits, in cores, of this process's control groups and of those above, in versions 1 and 2."""
-    for line in _read(root / "proc/self/cgroup").split("\n"):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        for mounted in ("", "unified", "cpu", "cpu,cpuacct") if controllers in ("", "cpu", "cpu,cpuacct") else ():
-            top = root / "sys/fs/cgroup" / mounted
-            group = top / path.lstrip("/")
-            for folder in (group, *group.parents):
-                if folder.is_relative_to(top):
-                    yield _quota(folder)
-
-
-def _quota(folder: Path) -> float:
-    words = _read(folder / "cpu.max").split()
-    words = words or [*_read(folder / "cpu.cfs_quota_us").split(), *_read(folder / "cpu.cfs_period_us").split()]
-    if len(words) != 2 or words[0] in ("max", "-1"):
-        return math.inf
-    return int(words[0]) / int(words[1])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 def _bf16_where_native(cpu: bool) -> Literal["no", "bf16"]:

@@ -13,6 +13,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.tracking import LoggerType
 
 from minibert import UserError
+from minibert.cores import cores as cores_here
 from minibert.training import launch
 from minibert.training.launch import Layout, asked_for, misfit, mismatch
 from minibert.training.trackers import TrackingSettings
@@ -270,7 +271,7 @@ def test_the_share_of_a_container_limits_the_cores(
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content, encoding="utf-8")
-    assert launch._cores(tmp_path) == cores
+    assert cores_here(tmp_path) == cores
 
 
 def test_where_the_system_tells_no_affinity_all_cores_are_taken(
