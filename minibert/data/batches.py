@@ -101,6 +101,10 @@ class PretrainingBatches:
         """How many epochs have passed at a place."""
         return self._stream.epochs(cursor, max_length)
 
+    def check_length(self, max_length: int) -> None:
+        """Raise `UserError` where rows of so many tokens have no room for the texts."""
+        replace(self._pairs, max_length=max_length)
+
     def skip(self, cursor: Cursor) -> Cursor:
         """The begin of a block, the present or the next one: where rows of another length can go on."""
         return Cursor(cursor.block + 1) if cursor.row else cursor

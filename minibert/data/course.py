@@ -62,7 +62,7 @@ class Course:
         stages: Sequence[Stage],
         masking: MaskingSettings,
     ) -> None:
-        _check(stages, max_length)
+        _check(stages, max_length, batches)
         self._batches, self._stages, self._masking = batches, stages, masking
         self._rest = Stage(1.0, max_length, batch_size)
 
@@ -97,7 +97,7 @@ class Course:
         return place
 
 
-def _check(stages: Sequence[Stage], max_length: int) -> None:
+def _check(stages: Sequence[Stage], max_length: int, batches: PretrainingBatches) -> None:
     ends = [stage.until for stage in stages]
     if ends != sorted(set(ends)):
         raise UserError(f"stages: end at {ends}; expected each to end after the one before")
@@ -107,3 +107,5 @@ def _check(stages: Sequence[Stage], max_length: int) -> None:
                 f"stages.{number}.max_length: {stage.max_length} is more than pairs.max_length, {max_length}, which is "
                 "the length of the last stage and of evaluation"
             )
+        if stage.max_length is not None:
+            batches.check_length(stage.max_length)

@@ -103,6 +103,7 @@ def test_a_stored_place_and_a_walk_from_the_beginning_give_the_same_batches(stop
     ("stages", "message"),
     [
         ([Stage(0.5), Stage(0.5)], r"stages: end at \[0.5, 0.5\]; expected each to end after the one before"),
+        ([Stage(0.5), Stage(0.7, max_length=4)], "max_length is 4; three special tokens and two texts need 5"),
         ([Stage(0.5, max_length=62)], "stages.0.max_length: 62 is more than pairs.max_length, 61"),
     ],
 )
