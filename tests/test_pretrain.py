@@ -80,6 +80,14 @@ def test_killed_at_three_moments_it_is_the_run_that_nobody_disturbed(
     assert weights(run) == weights(pretrained)
 
 
+def test_killed_as_soon_as_its_last_checkpoint_is_there_it_lacks_nothing(
+    corpus: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    _kill_and_resume(corpus, run, [(run / "step-00000040").is_dir], at_least=0)
+    assert small.read_metrics(run) == small.read_metrics(pretrained)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["--training.seed=3"], ["--training.precision=bf16", "--training.workers=1"]])
 def test_killed_at_twenty_moments_it_is_the_run_that_nobody_disturbed(

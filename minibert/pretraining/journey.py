@@ -21,6 +21,7 @@ class Journey:
     def __init__(self, course: Course, horizon: Horizon, place: Place, clock: Callable[[], float]) -> None:
         self._course, self._horizon, self._clock = course, horizon, clock
         self._ahead: deque[tuple[Position, Place]] = deque()
+        self._asked: tuple[Place, Position] | None = None
         self.place = place
         """Where the step after the present one begins."""
         self.position = self._position(place)
@@ -42,6 +43,11 @@ class Journey:
             yield request.step, batches
 
     @property
+    def is_over(self) -> bool:
+        """Whether the present step is the last; all processes must ask together."""
+        return not self._ahead and self._horizon.is_over(self._position(self.place))
+
+    @property
     def progress(self) -> float:
         """The share of the run that is over when the present step is done."""
         place = self.place
@@ -58,4 +64,7 @@ class Journey:
         return self._course.epochs(self.place)
 
     def _position(self, place: Place) -> Position:
-        return Position(place.step, self._course.epochs(place), place.tokens, self._clock())
+        """Where a place lies in the run. Asked again it says the same, for what was not the end is to be followed."""
+        if self._asked is None or self._asked[0] != place:
+            self._asked = place, Position(place.step, self._course.epochs(place), place.tokens, self._clock())
+        return self._asked[1]

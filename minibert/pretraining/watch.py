@@ -21,7 +21,10 @@ log = logging.getLogger("minibert")
 
 
 class Watch:
-    """Logs, evaluates and saves between the updates, each when its time has come and once more at the end."""
+    """Logs, evaluates and saves between the updates, each when its time has come and after the last of them.
+
+    Saving comes behind the others: what was not written down before it would be missing after a kill.
+    """
 
     def __init__(
         self, config: PretrainConfig, parts: Parts, journey: Journey, record: Record, identity: dict[str, Any]
@@ -29,7 +32,7 @@ class Watch:
         self._config, self._parts, self._journey, self._record = config, parts, journey, record
         self._identity = {name: identity[name] for name in ("run_id", "corpus")}
         self._clock, self._unsaved = Clock(), False
-        self._latest = dict.fromkeys(("train", "validation", "save"), 0)
+        self._saved = 0
 
     def follow(self, updates: Iterator[Update], stop: StopRequests) -> bool:
         """Follow the updates to the end, which is True, or until a signal asks to stop."""
@@ -47,8 +50,6 @@ class Watch:
             saved = checkpoint.checkpoints(Path(self._config.output))
             last = saved[-1] if saved else "not made yet"
             raise UserError(f"{error}; the last good checkpoint is {last}") from None
-        if update is not None:
-            self._finish(update)
         self._average(is_new=update is not None)
         return True
 
@@ -58,21 +59,14 @@ class Watch:
             self._parts.ema.update(self._parts.model)
         self._clock.count(int(update.tokens))
         self._record.advance(self._journey.progress)
-        if step % settings.log_every == 0:
+        is_last = self._journey.is_over
+        if is_last or step % settings.log_every == 0:
             self._log(update)
-        if step % settings.evaluate_every == 0:
+        if is_last or step % settings.evaluate_every == 0:
             self._evaluate(step)
         self._unsaved |= step % settings.save_every == 0
-        if self._unsaved and update.applied:  # not while it diverges, lest good checkpoints be rotated away
+        if is_last or (self._unsaved and update.applied):  # else, while it diverges, good ones would be rotated away
             self._save(step)
-
-    def _finish(self, update: Update) -> None:
-        """What has not been done for the last update."""
-        if self._latest["train"] < update.step:
-            self._log(update)
-        if self._latest["validation"] < update.step:
-            self._evaluate(update.step)
-        self._save(update.step)
 
     def _average(self, *, is_new: bool) -> None:
         """Make the averages of the end; of a run that was there already, those that a kill prevented."""
@@ -82,20 +76,18 @@ class Watch:
     def _log(self, update: Update) -> None:
         place = {"tokens": self._journey.place.tokens, "epoch": self._journey.epochs}
         self._record.log(update.step, "train", training_values(update) | self._clock.values() | place)
-        self._latest["train"] = update.step
 
     def _evaluate(self, step: int) -> None:
         with self._clock.paused():
             if values := validate(self._config, self._parts, self._parts.model):
                 self._record.log(step, "validation", values)
-        self._latest["validation"] = step
 
     def _save(self, step: int) -> None:
-        if self._latest["save"] < step:
+        if self._saved < step:
             place, seconds = dataclasses.asdict(self._journey.place), self._journey.seconds
             with self._clock.paused():
                 save(step, self._identity | {"place": place, "seconds": seconds}, self._config, self._parts)
-        self._latest["save"], self._unsaved = step, False
+        self._saved, self._unsaved = step, False
 
 
 def training_values(update: Update) -> dict[str, float]:
