@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from minibert.dropout import Dropout
+
 
 class Embeddings(nn.Module):
     """Token + position + segment embeddings, layer norm, dropout  (Devlin et al. 2019, figure 2).
@@ -21,7 +23,7 @@ class Embeddings(nn.Module):
         self.positions = nn.Embedding(positions, size)
         self.segments = nn.Embedding(segments, size)
         self.norm = nn.LayerNorm(size, eps=eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor | None = None, position_ids: Tensor | None = None

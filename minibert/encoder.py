@@ -8,14 +8,18 @@ Names that each of `layers.0`, `layers.1`, ... promises to those who attach from
     attention.query, attention.key, attention.value, attention.output     linear maps H -> H
     feed_forward.up, feed_forward.down                                    linear maps H -> I and I -> H
     attention, feed_forward                                               sublayers, before dropout and the residual sum
+
+What stands at a seam is [B, L, H], and in the last layer behind the attention [N, H]: the tokens that are read.
 """
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.attention import MultiHeadAttention
+from minibert.dropout import Dropout
 from minibert.errors import UserError
 
 Activation = Callable[[Tensor], Tensor]
@@ -30,9 +34,44 @@ class Encoder(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """hidden [B, L, H], mask broadcastable to [B, heads, L, L] -> [B, L, H]."""
-        for layer in self.layers:
+        return self.begin(hidden, mask).everywhere
+
+    def begin(self, hidden: Tensor, mask: Tensor | None = None) -> "Encoded":
+        """All layers but the last, which waits to hear what is read; arguments as those of `forward`."""
+        *before, last = self.layers
+        for layer in before:
             hidden = layer(hidden, mask)
-        return hidden
+        return Encoded(last, hidden, mask)
+
+
+class Encoded:
+    """A batch in front of the last layer: that is computed for the tokens that are read.
+
+    Keys and values are those of all tokens; behind the attention nothing passes from one token to another.
+    """
+
+    def __init__(self, last: nn.Module, hidden: Tensor, mask: Tensor | None):
+        self._last, self._hidden, self._mask = last, hidden, mask
+        self._everywhere: Tensor | None = None
+
+    @property
+    def everywhere(self) -> Tensor:
+        """All tokens, [B, L, H]; computed when it is first asked for."""
+        if self._everywhere is None:
+            self._everywhere = self._last(self._hidden, self._mask)
+        return self._everywhere
+
+    def at(self, *places: Tensor) -> list[Tensor]:
+        """Some tokens, by their places row · L + column: for each tensor of places [...] the states [..., H]."""
+        states: Tensor = self._last(self._hidden, self._mask, torch.cat([one.flatten() for one in places]))
+        parts = states.split([one.numel() for one in places])
+        return [part.view(*one.shape, states.size(1)) for part, one in zip(parts, places, strict=True)]
+
+    def first(self, cls_positions: Tensor | None = None) -> Tensor:
+        """The place of the first token of each row, [B]; or those of the columns `cls_positions` [B, S]."""
+        rows, length, _ = self._hidden.shape
+        starts = torch.arange(0, rows * length, length, device=self._hidden.device)
+        return starts if cls_positions is None else starts[:, None] + cls_positions
 
 
 class EncoderLayer(nn.Module):
@@ -46,11 +85,14 @@ class EncoderLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(size, eps=eps)
         self.feed_forward = feed_forward
         self.feed_forward_norm = nn.LayerNorm(size, eps=eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden [B, L, H] -> [B, L, H]."""
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, mask=mask)))
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, places: Tensor | None = None) -> Tensor:
+        """hidden [B, L, H] -> [B, L, H], or for the tokens at `places` [N] of B · L alone -> [N, H]."""
+        attended = self.attention(hidden, mask=mask, places=places)
+        if places is not None:
+            hidden = hidden.flatten(0, 1).index_select(0, places)
+        hidden = self.attention_norm(hidden + self.dropout(attended))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
@@ -64,7 +106,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(intermediate, size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [B, L, H] -> [B, L, H]."""
+        """hidden [..., H] -> [..., H]."""
         return self.down(self.activation(self.up(hidden)))
 
 

@@ -1,9 +1,11 @@
 """What a model says of what it read: a pooled vector, masked words, whether two sentences belong together, labels."""
 
-import torch
 from torch import Tensor, nn
 
+from minibert.dropout import Dropout
 from minibert.encoder import Activation
+from minibert.linear_cross_entropy import linear_cross_entropy
+from minibert.objectives import Measure
 
 
 class Pooler(nn.Module):
@@ -13,12 +15,9 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(size, size)
 
-    def forward(self, hidden: Tensor, cls_positions: Tensor | None = None) -> Tensor:
-        """hidden [B, L, H] -> [B, H], read at the first token; or [B, S, H], read at cls_positions [B, S]."""
-        if cls_positions is None:
-            return self.dense(hidden[:, 0]).tanh()
-        rows = torch.arange(len(hidden), device=hidden.device)[:, None]
-        return self.dense(hidden[rows, cls_positions]).tanh()
+    def forward(self, first: Tensor) -> Tensor:
+        """The state of the first token of each sequence, [..., H] -> [..., H]."""
+        return self.dense(first).tanh()
 
 
 class MaskedLanguageModelHead(nn.Module):
@@ -39,8 +38,15 @@ class MaskedLanguageModelHead(nn.Module):
             self.decoder.weight = tokens.weight
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [..., H] -> [..., V]; in training it is given masked positions only, [N, H] -> [N, V]."""
-        return self.decoder(self.norm(self.activation(self.dense(hidden))))
+        """hidden [..., H] -> [..., V]."""
+        return self.decoder(self._transform(hidden))
+
+    def loss(self, hidden: Tensor, labels: Tensor) -> Measure:
+        """The cross-entropy of hidden [N, H] with the true tokens, labels [N] or -100; no logits [N, V] are kept."""
+        return linear_cross_entropy(self._transform(hidden), self.decoder.weight, self.decoder.bias, labels)
+
+    def _transform(self, hidden: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(hidden)))
 
 
 class ClassificationHead(nn.Module):
@@ -48,7 +54,7 @@ class ClassificationHead(nn.Module):
 
     def __init__(self, size: int, labels: int, dropout: float):
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.linear = nn.Linear(size, labels)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ from minibert import hf, objectives
 from minibert.attention import SCORES, WEIGHTS, MultiHeadAttention, masks
 from minibert.config import BertConfig
 from minibert.embeddings import Embeddings
-from minibert.encoder import Encoder, EncoderLayer, FeedForward, activation
+from minibert.encoder import Encoded, Encoder, EncoderLayer, FeedForward, activation
 from minibert.heads import ClassificationHead, MaskedLanguageModelHead, Pooler
 from minibert.objectives import Measure
-from minibert.outputs import BertOutput, LanguageModelOutput, SpanOutput, TaskOutput
+from minibert.outputs import BertOutput, LanguageModelOutput, Masked, SpanOutput, TaskOutput
 
 
 class Pretrained(nn.Module):
@@ -95,18 +95,39 @@ class BertModel(Pretrained):
         sequence_ids: Tensor | None = None,
         cls_positions: Tensor | None = None,
     ) -> BertOutput:
-        """Encode a batch; all arguments but the last are [B, L].
+        """Encode a batch, all tokens of it; all arguments but the last are [B, L].
 
         attention_mask: 1 for tokens, 0 for padding, in any dtype. position_ids: 0, 1, ... where not given.
         sequence_ids: with several sequences packed into a row, the number of each token's sequence, 0 for padding.
         cls_positions [B, S]: where in its row each packed sequence begins, for the pooler; 0 where there are fewer.
         Raises `ValueError` for shapes that differ, ids outside their table, and sequences longer than the positions.
         """
+        encoded = self.encode(input_ids, attention_mask, token_type_ids, position_ids, sequence_ids)
+        hidden = encoded.everywhere
+        if self.pooler is None:
+            return BertOutput(hidden, None)
+        return BertOutput(hidden, self.pooler(hidden.flatten(0, 1)[encoded.first(cls_positions)]))
+
+    def encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+    ) -> Encoded:
+        """The same for a head that reads some of the tokens: the last layer then computes no others."""
         _check_shapes(input_ids, attention_mask, token_type_ids, position_ids, sequence_ids)
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)
         mask = _mask(hidden, attention_mask, position_ids, sequence_ids, config=self.config)
-        hidden = self.encoder(hidden, mask)
-        return BertOutput(hidden, None if self.pooler is None else self.pooler(hidden, cls_positions))
+        return self.encoder.begin(hidden, mask)
+
+    def pool(self, input_ids: Tensor, cls_positions: Tensor | None = None, **inputs: Any) -> tuple[Encoded, Tensor]:
+        """The same for a head that reads the pooled vectors alone, [B, H] or [B, S, H]."""
+        assert self.pooler is not None
+        encoded = self.encode(input_ids, **inputs)
+        [first] = encoded.at(encoded.first(cls_positions))
+        return encoded, self.pooler(first)
 
 
 class BertForPreTraining(Pretrained):
@@ -126,20 +147,23 @@ class BertForPreTraining(Pretrained):
         input_ids: Tensor,
         *,
         labels: Tensor | None = None,
+        masked_positions: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
+        cls_positions: Tensor | None = None,
         **inputs: Any,
     ) -> LanguageModelOutput:
         """labels [B, L]: the true token, or -100; next_sentence_label [B]: 0 = continuation, 1 = random.
 
+        masked_positions [N]: the places row · L + column of the labels that are not -100, each once, and maybe of some
+        that are. Without them they are looked for, and a GPU is waited for.
         The other inputs are those of `BertModel`. With `cls_positions` [B, S], next_sentence_label is [B, S] as well,
         -100 where there is no sequence.
         """
-        encoded = self.bert(input_ids, **inputs)
-        relationship = self.nsp(encoded.pooler_output)
-        losses, masked_logits = _masked_language_modelling(self.mlm, encoded.last_hidden_state, labels)
-        if next_sentence_label is not None:
-            losses["nsp"] = objectives.cross_entropy(relationship, next_sentence_label)
-        return LanguageModelOutput(encoded.last_hidden_state, self.mlm, losses, masked_logits, relationship)
+        encoded = self.bert.encode(input_ids, **inputs)
+        masked, first = _masked(encoded, labels, masked_positions, encoded.first(cls_positions))
+        relationship = self.nsp(self.bert.pooler(first))  # type: ignore[misc]
+        losses = _named("nsp", objectives.cross_entropy, relationship, next_sentence_label)
+        return _language_model_output(encoded, self.mlm, masked, losses, relationship)
 
 
 class BertForMaskedLM(Pretrained):
@@ -153,11 +177,18 @@ class BertForMaskedLM(Pretrained):
         self.mlm = _language_model_head(self.bert, config)
         self.initialize()
 
-    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Any) -> LanguageModelOutput:
-        """labels [B, L]: the true token, or -100."""
-        encoded = self.bert(input_ids, **inputs)
-        losses, masked_logits = _masked_language_modelling(self.mlm, encoded.last_hidden_state, labels)
-        return LanguageModelOutput(encoded.last_hidden_state, self.mlm, losses, masked_logits)
+    def forward(
+        self,
+        input_ids: Tensor,
+        *,
+        labels: Tensor | None = None,
+        masked_positions: Tensor | None = None,
+        **inputs: Any,
+    ) -> LanguageModelOutput:
+        """labels [B, L]: the true token, or -100; masked_positions [N] as in `BertForPreTraining`."""
+        encoded = self.bert.encode(input_ids, **inputs)
+        masked, _ = _masked(encoded, labels, masked_positions, input_ids.new_empty(0))
+        return _language_model_output(encoded, self.mlm, masked, {})
 
 
 class BertForNextSentencePrediction(Pretrained):
@@ -173,9 +204,9 @@ class BertForNextSentencePrediction(Pretrained):
 
     def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Any) -> TaskOutput:
         """labels [B]; logits [B, 2]."""
-        encoded = self.bert(input_ids, **inputs)
-        logits = self.nsp(encoded.pooler_output)
-        return TaskOutput(logits, encoded.last_hidden_state, _named("nsp", objectives.cross_entropy, logits, labels))
+        encoded, pooled = self.bert.pool(input_ids, **inputs)
+        logits = self.nsp(pooled)
+        return TaskOutput(logits, encoded, _named("nsp", objectives.cross_entropy, logits, labels))
 
 
 class BertForSequenceClassification(Pretrained):
@@ -191,11 +222,9 @@ class BertForSequenceClassification(Pretrained):
 
     def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Any) -> TaskOutput:
         """labels [B]; logits [B, num_labels]."""
-        encoded = self.bert(input_ids, **inputs)
-        logits = self.classifier(encoded.pooler_output)
-        return TaskOutput(
-            logits, encoded.last_hidden_state, _named("label", objectives.sequence_labels, logits, labels)
-        )
+        encoded, pooled = self.bert.pool(input_ids, **inputs)
+        logits = self.classifier(pooled)
+        return TaskOutput(logits, encoded, _named("label", objectives.sequence_labels, logits, labels))
 
 
 class BertForTokenClassification(Pretrained):
@@ -211,9 +240,9 @@ class BertForTokenClassification(Pretrained):
 
     def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Any) -> TaskOutput:
         """labels [B, L], -100 where a token is not counted; logits [B, L, num_labels]."""
-        hidden = self.bert(input_ids, **inputs).last_hidden_state
-        logits = self.classifier(hidden)
-        return TaskOutput(logits, hidden, _named("label", objectives.cross_entropy, logits, labels))
+        encoded = self.bert.encode(input_ids, **inputs)
+        logits = self.classifier(encoded.everywhere)
+        return TaskOutput(logits, encoded, _named("label", objectives.cross_entropy, logits, labels))
 
 
 class BertForQuestionAnswering(Pretrained):
@@ -236,11 +265,11 @@ class BertForQuestionAnswering(Pretrained):
         **inputs: Any,
     ) -> SpanOutput:
         """start_positions and end_positions [B]: positions of the first and last token of the answer, or -100."""
-        hidden = self.bert(input_ids, **inputs).last_hidden_state
-        start, end = self.span(hidden).unbind(-1)
+        encoded = self.bert.encode(input_ids, **inputs)
+        start, end = self.span(encoded.everywhere).unbind(-1)
         losses = _named("start", objectives.cross_entropy, start, start_positions)
         losses |= _named("end", objectives.cross_entropy, end, end_positions)
-        return SpanOutput(start, end, hidden, losses)
+        return SpanOutput(start, end, encoded, losses)
 
 
 def _layer(config: BertConfig) -> EncoderLayer:
@@ -294,15 +323,32 @@ def _language_model_head(bert: BertModel, config: BertConfig) -> MaskedLanguageM
     return MaskedLanguageModelHead(tokens, act, config.layer_norm_eps, tie=config.tie_word_embeddings)
 
 
-def _masked_language_modelling(
-    head: MaskedLanguageModelHead, hidden: Tensor, labels: Tensor | None
-) -> tuple[dict[str, Measure], Tensor | None]:
-    """The loss, and the vocabulary logits at labelled positions, the only ones that are computed."""
+def _masked(
+    encoded: Encoded, labels: Tensor | None, positions: Tensor | None, others: Tensor
+) -> tuple[Masked | None, Tensor]:
+    """The states where there are labels, and those at `others`; without labels all tokens are computed."""
     if labels is None:
-        return {}, None
-    labelled = labels != objectives.IGNORED
-    logits = head(hidden[labelled])
-    return {"mlm": objectives.cross_entropy(logits, labels[labelled])}, logits
+        return None, encoded.everywhere.flatten(0, 1)[others]
+    if positions is None:
+        positions = (labels.flatten() != objectives.IGNORED).nonzero().squeeze(1)
+    states, rest = encoded.at(positions, others)
+    return Masked(states, labels.flatten()[positions]), rest
+
+
+def _language_model_output(
+    encoded: Encoded,
+    head: MaskedLanguageModelHead,
+    masked: Masked | None,
+    losses: dict[str, Measure],
+    relationship: Tensor | None = None,
+) -> LanguageModelOutput:
+    """With the loss of the masked tokens: where it has a gradient, no logits are kept for it."""
+    output = LanguageModelOutput(encoded, head, losses, masked, relationship)
+    if masked is not None and torch.is_grad_enabled():
+        losses["mlm"] = head.loss(masked.states, masked.labels)
+    elif output.masked_logits is not None and masked is not None:
+        losses["mlm"] = objectives.cross_entropy(output.masked_logits, masked.labels)
+    return output
 
 
 def _named(

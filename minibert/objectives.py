@@ -31,7 +31,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Measure:
     Raises `ValueError` (on the CPU) for a label that is neither -100 nor one of 0 .. C-1.
     """
     logits, labels = logits.flatten(0, -2), labels.flatten()
-    _check_labels(labels, logits.size(-1))
+    check_labels(labels, logits.size(-1))
     total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
     return Measure(total, (labels != IGNORED).sum())
 
@@ -65,15 +65,15 @@ def pretraining_measures(output: Any, batch: Mapping[str, Tensor]) -> dict[str, 
     `output` is what a model with these heads answered to `batch`.
     """
     measures = {f"{name}_loss": measure for name, measure in output.losses.items()}
-    if output.masked_logits is not None:
-        labels = batch["labels"]
-        measures["mlm_accuracy"] = accuracy(output.masked_logits, labels[labels != IGNORED])
+    if output.masked is not None:
+        measures["mlm_accuracy"] = accuracy(output.masked_logits, output.masked.labels)
     if "nsp" in output.losses:
         measures["nsp_accuracy"] = accuracy(output.seq_relationship_logits, batch["next_sentence_label"])
     return measures
 
 
-def _check_labels(labels: Tensor, classes: int) -> None:
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Raise `ValueError` for a label that is neither -100 nor one of 0 .. classes - 1; a GPU is not waited for."""
     if labels.device.type != "cpu" or labels.numel() == 0 or torch.compiler.is_compiling():
         return
     wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= classes))]

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from minibert.encoder import Encoded
 from minibert.objectives import Measure
 
 
@@ -21,6 +23,13 @@ class BertOutput:
     pooler_output: Tensor | None
 
 
+class Masked(NamedTuple):
+    """The tokens to be predicted: what the encoder knows of each, states [N, H], and its label [N], or -100."""
+
+    states: Tensor
+    labels: Tensor
+
+
 @dataclass(frozen=True)
 class TaskOutput:
     """What a model with a head says: `losses` by name as sums with counts, empty where no labels were given.
@@ -29,7 +38,7 @@ class TaskOutput:
     """
 
     logits: Tensor
-    last_hidden_state: Tensor
+    encoded: Encoded = field(repr=False)
     losses: Mapping[str, Measure] = field(default_factory=dict)
 
     @property
@@ -37,25 +46,40 @@ class TaskOutput:
         """The sum of the mean losses, or None."""
         return _loss(self.losses)
 
+    @property
+    def last_hidden_state(self) -> Tensor:
+        """All tokens, [B, L, H]; a model that reads some of them computes the others at the first reading."""
+        return self.encoded.everywhere
+
 
 @dataclass(frozen=True)
 class LanguageModelOutput:
-    """What a model with a masked-LM head says: `losses` as above, and logits that cost nothing until they are read.
+    """What a model with a masked-LM head says: `losses` as above, and states and logits that cost nothing until read.
 
-    Scores of the whole vocabulary exist at the labelled positions only (`masked_logits` [N, V], in the order of the
-    flattened labels); `prediction_logits` [B, L, V] are computed at the first reading.
+    With labels the last layer was computed for the tokens to be predicted alone (`masked`); all else that is asked for
+    is computed at the first reading.
     """
 
-    last_hidden_state: Tensor
+    encoded: Encoded = field(repr=False)
     head: Callable[[Tensor], Tensor] = field(repr=False)
     losses: Mapping[str, Measure] = field(default_factory=dict)
-    masked_logits: Tensor | None = None
+    masked: Masked | None = None
     seq_relationship_logits: Tensor | None = None
 
     @property
     def loss(self) -> Tensor | None:
         """The sum of the mean losses, or None."""
         return _loss(self.losses)
+
+    @property
+    def last_hidden_state(self) -> Tensor:
+        """All tokens, [B, L, H]."""
+        return self.encoded.everywhere
+
+    @cached_property
+    def masked_logits(self) -> Tensor | None:
+        """Scores of every word where there are labels, [N, V] in their order; None without labels."""
+        return None if self.masked is None else self.head(self.masked.states)
 
     @cached_property
     def prediction_logits(self) -> Tensor:
@@ -74,7 +98,7 @@ class SpanOutput:
 
     start_logits: Tensor
     end_logits: Tensor
-    last_hidden_state: Tensor
+    encoded: Encoded = field(repr=False)
     losses: Mapping[str, Measure] = field(default_factory=dict)
 
     @property
@@ -82,6 +106,11 @@ class SpanOutput:
         """The mean of the losses of start and end, or None."""
         total = _loss(self.losses)
         return None if total is None else total / len(self.losses)
+
+    @property
+    def last_hidden_state(self) -> Tensor:
+        """All tokens, [B, L, H]."""
+        return self.encoded.everywhere
 
 
 def _loss(losses: Mapping[str, Measure]) -> Tensor | None:

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from minibert import (
@@ -246,12 +247,51 @@ def test_vocabulary_logits_exist_at_labelled_positions_only_until_the_others_are
     scored = []
     model.mlm.register_forward_hook(lambda head, inputs, logits: scored.append(logits.shape[:-1].numel()))
     output = model(ids, labels=labels)
+    assert scored == []
     wanted = labels != -100
+    with torch.no_grad():
+        evaluated = model(ids, labels=labels)
     assert scored == [wanted.sum()]
+    assert torch.allclose(output.loss, evaluated.loss, atol=1e-6)
     assert torch.allclose(output.masked_logits, output.prediction_logits[wanted], atol=1e-5)
+    assert torch.allclose(evaluated.masked_logits, output.masked_logits, atol=1e-5)
     assert output.logits is output.prediction_logits
     assert output.prediction_logits.shape == (BATCH, LENGTH, VOCABULARY)
-    assert scored == [wanted.sum(), BATCH * LENGTH]
+    assert scored == [wanted.sum(), wanted.sum(), BATCH * LENGTH]
+
+
+def test_the_last_layer_is_computed_for_the_tokens_that_are_read():
+    model, ids, labels = make(BertForPreTraining), random_ids(BATCH, LENGTH), random_labels(BATCH, LENGTH)
+    seen = []
+    for layer in model.bert.encoder.layers:
+        layer.feed_forward.register_forward_hook(lambda module, given, made: seen.append(made.shape[:-1].numel()))
+    output = model(ids, labels=labels)
+    assert seen == [BATCH * LENGTH, (labels != -100).sum() + BATCH]
+    assert output.last_hidden_state.shape == (BATCH, LENGTH, SIZE)
+    assert seen[2:] == [BATCH * LENGTH]
+    seen.clear()
+    classified = make(BertForSequenceClassification)
+    classified.bert.encoder.layers[1].feed_forward.register_forward_hook(
+        lambda module, given, made: seen.append(made.shape[:-1].numel())
+    )
+    answer = classified(ids)
+    assert seen == [BATCH]
+    assert answer.last_hidden_state.shape == (BATCH, LENGTH, SIZE)
+
+
+@pytest.mark.parametrize("kind", [BertForPreTraining, BertForMaskedLM])
+def test_positions_that_are_given_change_nothing_nor_do_those_without_a_label_among_them(kind):
+    model, ids, labels = make(kind), random_ids(BATCH, LENGTH), random_labels(BATCH, LENGTH)
+    labels[0, 0] = -100
+    places = (labels.flatten() != -100).nonzero().squeeze(1)
+    model(ids, labels=labels).loss.backward()
+    expected = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    model.zero_grad()
+    output = model(ids, labels=labels, masked_positions=F.pad(places, (0, 3)))
+    output.loss.backward()
+    assert output.losses["mlm"].count == len(places)
+    for name, gradient in expected.items():
+        assert torch.allclose(model.get_parameter(name).grad, gradient, atol=1e-6), name
 
 
 def test_without_labels_there_is_no_loss_and_no_logit_is_computed():

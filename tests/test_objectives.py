@@ -123,7 +123,10 @@ def test_measures_of_pretraining_are_losses_and_shares_of_right_answers():
         "mlm": cross_entropy(masked_logits, labels[labels != IGNORED]),
         "nsp": cross_entropy(relationship, torch.tensor([0, 1])),
     }
-    output = SimpleNamespace(losses=losses, masked_logits=masked_logits, seq_relationship_logits=relationship)
+    masked = SimpleNamespace(labels=labels[labels != IGNORED])
+    output = SimpleNamespace(
+        losses=losses, masked=masked, masked_logits=masked_logits, seq_relationship_logits=relationship
+    )
     measures = pretraining_measures(output, {"labels": labels, "next_sentence_label": torch.tensor([0, 1])})
     assert set(measures) == {"mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
     assert measures["mlm_accuracy"].mean.item() == pytest.approx(2 / 3)

@@ -7,11 +7,14 @@
 With memory = hidden it is self-attention, with another memory cross-attention.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minibert.attention.dropped import dropped_attention
 from minibert.attention.scores import ScaledDot
 from minibert.attention.weights import Weighting, soft
+from minibert.dropout import drop
 
 
 class MultiHeadAttention(nn.Module):
@@ -47,22 +50,46 @@ class MultiHeadAttention(nn.Module):
         self.weights = weights
         self.dropout = dropout
 
-    def forward(self, hidden: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """hidden [B, Q, H], memory [B, K, H] (default: hidden), mask broadcastable to [B, h, Q, K] -> [B, Q, H]."""
-        memory = hidden if memory is None else memory
-        query, key, value = (
-            self._split(self.query(hidden)),
-            self._split(self.key(memory)),
-            self._split(self.value(memory)),
-        )
-        context = attend(query, key, value, mask, self.score, self.weights, self.dropout if self.training else 0.0)
-        return self.output(context.transpose(1, 2).flatten(2))
+    def forward(
+        self,
+        hidden: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
+        """hidden [B, Q, H], memory [B, K, H] (default: hidden), mask broadcastable to [B, h, Q, K] -> [B, Q, H].
 
-    def attention_map(self, hidden: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """The weights [B, h, Q, K] that `forward` applies, for looking at; fused kernels never write them down."""
+        places [N]: of the B · Q queries, those whose output is wanted -> [N, H].
+        """
+        query, key, value = map(self._split, self._project(hidden, memory))
+        context = attend(query, key, value, mask, self.score, self.weights, self.dropout if self.training else 0.0)
+        context = context.transpose(1, 2).flatten(2)
+        return self.output(context if places is None else context.flatten(0, 1).index_select(0, places))
+
+    def attention_map(
+        self,
+        hidden: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
+        """The weights [B, h, Q, K] that `forward` applies, for looking at; fused kernels never write them down.
+
+        Arguments are those of `forward`; all queries are shown, whatever the places.
+        """
         memory = hidden if memory is None else memory
         query, key = self._split(self.query(hidden)), self._split(self.key(memory))
         return self.weights(self.score(query, key), _reach_prefix(mask, key))
+
+    def _project(self, hidden: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, each [B, ·, H]; where all are made from one input, in one product."""
+        if memory is not None or _listened(self.query, self.key, self.value):
+            memory = hidden if memory is None else memory
+            return self.query(hidden), self.key(memory), self.value(memory)
+        weight = torch.cat([self.query.weight, self.key.weight, self.value.weight])
+        bias = torch.cat([self.query.bias, self.key.bias, self.value.bias])
+        query, key, value = F.linear(hidden, weight, bias).chunk(3, dim=-1)
+        return query, key, value
 
     def _split(self, projected: Tensor) -> Tensor:
         """[B, L, H] -> [B, h, L, D]."""
@@ -83,9 +110,16 @@ def attend(
     Softmax of scaled dot products is one fused kernel; anything else is the formula as it stands.
     """
     mask = _reach_prefix(mask, key)
-    if isinstance(score, ScaledDot) and weights is soft:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-    return F.dropout(weights(score(query, key), mask), dropout) @ value
+    if not (isinstance(score, ScaledDot) and weights is soft):
+        return drop(weights(score(query, key), mask), dropout) @ value
+    if 0 < dropout < 1 and query.device.type == "cpu" and not torch.compiler.is_compiling():
+        return dropped_attention(query, key, value, mask, dropout)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+
+
+def _listened(*modules: nn.Module) -> bool:
+    """Whether someone listens at a seam, who must see what goes in and out there."""
+    return any(type(one) is not nn.Linear or one._forward_hooks or one._forward_pre_hooks for one in modules)
 
 
 def _reach_prefix(mask: Tensor | None, key: Tensor) -> Tensor | None:

@@ -177,6 +177,13 @@ def test_prefetched_batches_are_those_of_the_requests(
     assert [request for request, _ in fetched] == requests
     for request, micro in fetched:
         direct = make(pairs=SETTINGS[kind], unit=unit).micro_batches(request, rank=world - 1, world=world, size=size)
+        for batch in micro:
+            places = batch.pop("masked_positions")
+            labelled = (batch["labels"].flatten() != -100).nonzero().squeeze(1)
+            assert places[: len(labelled)].equal(labelled)
+            assert len(places) % 8 == 0
+            assert places[len(labelled) :].eq(0).all()
+            assert batch["labels"][0, 0] == -100
         assert all(same(a, b) for a, b in zip(micro, direct, strict=True))
     fetched[0][1][0]["input_ids"][0, 0] = 9  # a batch is the caller's to change
 
