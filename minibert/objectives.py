@@ -1,8 +1,7 @@
 """Losses and metrics as sums with counts: means are taken once, over all micro-batches and processes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +11,14 @@ IGNORED = -100
 """The label of what is not to be predicted."""
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A sum, and over how many terms it was taken."""
+class Measure(NamedTuple):
+    """A sum, and over how many terms it was taken.
+
+    A tuple, as compiled code returns no dataclasses inside others.
+    """
 
     total: Tensor
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # a tuple has a method of this name
 
     @property
     def mean(self) -> Tensor:

@@ -1,4 +1,7 @@
-"""What a model answers: named fields, losses as sums with counts, and nothing computed before it is read."""
+"""What a model answers: named fields, losses as sums with counts, and nothing computed before it is read.
+
+The dataclasses are not frozen, since compiled code can make no frozen ones.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +15,7 @@ from minibert.encoder import Encoded
 from minibert.objectives import Measure
 
 
-@dataclass(frozen=True)
+@dataclass
 class BertOutput:
     """What the encoder makes of a batch: last_hidden_state [B, L, H]; pooler_output [B, H], [B, S, H] or None.
 
@@ -30,7 +33,7 @@ class Masked(NamedTuple):
     labels: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class TaskOutput:
     """What a model with a head says: `losses` by name as sums with counts, empty where no labels were given.
 
@@ -52,7 +55,7 @@ class TaskOutput:
         return self.encoded.everywhere
 
 
-@dataclass(frozen=True)
+@dataclass
 class LanguageModelOutput:
     """What a model with a masked-LM head says: `losses` as above, and states and logits that cost nothing until read.
 
@@ -92,7 +95,7 @@ class LanguageModelOutput:
         return self.prediction_logits
 
 
-@dataclass(frozen=True)
+@dataclass
 class SpanOutput:
     """Where an answer begins and ends: start_logits and end_logits, both [B, L]."""
 

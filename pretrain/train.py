@@ -58,6 +58,8 @@ def main(config: PretrainConfig) -> None:
     torch.manual_seed(settings.seed)
     model = make_model(config, source)
     optimizer = make_optimizer(model, config.optimizer)
+    if config.compile:
+        model.compile()
     wrapped, prepared = accelerator.prepare(model, optimizer)
     ema = None if config.averaging.ema_decay is None else Ema(wrapped, config.averaging.ema_decay)
     parts = Parts(accelerator, wrapped, optimizer, tokenizer, words, validation, Guard(config.guard), ema)

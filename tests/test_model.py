@@ -425,6 +425,30 @@ def test_the_encoder_compiles_as_one_graph_whatever_restricts_attention(attentio
     assert torch.equal(compiled(ids, **inputs).last_hidden_state, model(ids, **inputs).last_hidden_state)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_pretraining_compiles_as_one_graph_with_loss_and_gradients(dropout):
+    model = make(BertForPreTraining, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout).train()
+    ids, labels = random_ids(BATCH, LENGTH), random_labels(BATCH, LENGTH)
+    inputs = {
+        "attention_mask": torch.ones_like(ids),
+        "labels": labels,
+        "masked_positions": (labels.flatten() != -100).nonzero().squeeze(1),
+        "next_sentence_label": torch.tensor([1, 0]),
+    }
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    output = compiled(ids, **inputs)
+    output.loss.backward()
+    found = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    assert output.prediction_logits.shape == (BATCH, LENGTH, VOCABULARY)
+    if dropout == 0:
+        model.zero_grad()
+        plain = model(ids, **inputs)
+        plain.loss.backward()
+        assert torch.allclose(output.loss, plain.loss, atol=1e-6)
+        for name, weight in model.named_parameters():
+            assert torch.allclose(found[name], weight.grad, atol=1e-5), name
+
+
 def test_dropout_acts_in_training_only():
     model, ids = make(), random_ids(BATCH, LENGTH)
     assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state)

@@ -142,6 +142,28 @@ def test_stopped_on_one_process_it_goes_on_with_two(corpus: Path, tmp_path: Path
         assert line["values"] == pytest.approx(other["values"], rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow
+def test_compiled_it_is_the_same_run_to_rounding(corpus: Path, tmp_path: Path) -> None:
+    options = [
+        f"--corpus={corpus}",
+        *small.PRETRAINING,
+        "--model.hidden_dropout_prob=0",
+        "--training.save_every=40",
+        "--training.micro_batch_size=8",
+    ]
+    options += ["--model.attention_probs_dropout_prob=0"]
+    for compiled in ("false", "true"):
+        run = tmp_path / compiled
+        running = processes.start(
+            PRETRAIN, *options, f"--compile={compiled}", f"--output={run}", said=tmp_path / "said"
+        )
+        ended = running.wait(600)
+        assert ended.code == 0, ended.err
+    for line, other in zip(*(small.read_metrics(tmp_path / name) for name in ("true", "false")), strict=True):
+        assert line["values"] == pytest.approx(other["values"], rel=1e-4, abs=1e-4)
+    assert BertForPreTraining.from_pretrained(tmp_path / "true" / "last").fresh_weights == []
+
+
 def test_a_damaged_checkpoint_is_passed_over_and_the_end_is_the_same(
     corpus: Path, pretrained: Path, tmp_path: Path
 ) -> None:

@@ -70,6 +70,8 @@ class PretrainConfig:
     """Go on although the config is not the one that the run began with; each difference is said."""
     budget: str | None = None
     """How long the run lasts by the clock, such as 30m or 1h30m, resumed parts counted; the schedule ends with it."""
+    compile: bool = False
+    """Whether `torch.compile` makes one program of the model: a minute or more at the start, then faster steps."""
     model: BertConfig = field(default_factory=BertConfig)
     """The model"""
     pairs: PairSettings = field(default_factory=PairSettings)

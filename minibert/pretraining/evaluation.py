@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import torch
+
 from minibert.data.batches import evaluation_batches
 from minibert.objectives import pretraining_measures
 from minibert.pretraining.config import PretrainConfig
@@ -25,5 +27,6 @@ def validate(config: PretrainConfig, parts: Parts, model: Any) -> dict[str, floa
         world=parts.accelerator.num_processes,
         limit=config.training.evaluation_rows,
     )
-    values = evaluate(model, batches, parts.accelerator, pretraining_measures)
+    with torch.compiler.set_stance("force_eager"):  # to compile it once more, for a few batches, would take longer
+        values = evaluate(model, batches, parts.accelerator, pretraining_measures)
     return values | {"perplexity": math.exp(min(values["mlm_loss"], 700))}  # the exponential of 710 is too large
