@@ -2,11 +2,14 @@
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 VERSIONS = ("torch", "numpy", "pyarrow", "tokenizers", "datasets", "transformers")
 
@@ -26,17 +29,26 @@ def both(first: str, second: str) -> str:
 
 def heading(title: str) -> str:
     """Where and when it was measured."""
-    versions = ", ".join(f"{name} {version(name)}" for name in VERSIONS)
-    cores = len(os.sched_getaffinity(0))
-    return (
-        f"### {title}\n\n{date.today()}, {_processor()}, {cores} cores, Python {platform.python_version()}, {versions}."
-    )
+    versions = ", ".join(f"{name} {version(name)}" for name in VERSIONS if find_spec(name))
+    machine = ", ".join([_processor(), f"{len(os.sched_getaffinity(0))} cores", *_gpu()])
+    return f"### {title}\n\n{date.today()}, {machine}, Python {platform.python_version()}, {versions}."
 
 
 def table(rows: Iterable[Row], other: str) -> str:
     """The rows below the names of the two sides."""
-    lines = [f"| {row.what} | {row.ours} | {row.other} |" for row in rows]
-    return "\n".join([f"| | minibert | {other} |", "|---|---:|---:|", *lines])
+    return "\n".join(lines(("", "minibert", other), rows))
+
+
+def lines(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table of any columns, line by line; the first column says what the others are about."""
+    yield f"| {' | '.join(names)} |"
+    yield "|---|" + "---:|" * (len(names) - 1)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _gpu() -> list[str]:
+    return [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
 
 
 def _processor() -> str:

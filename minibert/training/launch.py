@@ -40,7 +40,7 @@ def start(precision: Precision | None, tracking: TrackingSettings, run: Path) ->
     """
     asked = asked_for(launcher(), os.environ)
     gpus = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
-    wanted = _bf16_where_native(asked.cpu) if precision == "auto" else precision
+    wanted = bf16_where_native(asked.cpu) if precision == "auto" else precision
     _refuse(misfit(asked, os.environ, local=_processes_here(), gpus=gpus))
     _refuse(_unable(wanted or os.environ.get("ACCELERATE_MIXED_PRECISION"), on_gpu=gpus > 0 and not asked.cpu))
     if absent := set(tracking.trackers) - {str(tracker) for tracker in get_available_trackers()}:
@@ -122,6 +122,13 @@ def is_launched() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ or _accelerate_options(launcher()) is not None
 
 
+def bf16_where_native(cpu: bool) -> Literal["no", "bf16"]:
+    """What `auto` means: bf16 where the GPU, or with `cpu` the CPU, computes in it."""
+    if torch.cuda.is_available() and not cpu:
+        return "bf16" if _gpu_has_bf16() else "no"
+    return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "no"
+
+
 def _config(name: str, options: str = "") -> str:
     return f"`accelerate launch --config_file configs/accelerate/{name}.yaml{options}`"
 
@@ -163,12 +170,6 @@ def _flag(environment: Mapping[str, str], name: str) -> bool:
 
 def _processes_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _bf16_where_native(cpu: bool) -> Literal["no", "bf16"]:
-    if torch.cuda.is_available() and not cpu:
-        return "bf16" if _gpu_has_bf16() else "no"
-    return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "no"
 
 
 def _gpu_has_bf16() -> bool:
