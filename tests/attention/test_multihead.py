@@ -199,3 +199,19 @@ def test_dropout_acts_on_weights_in_training_only_and_keeps_their_mean(score):
 def test_heads_that_do_not_divide_the_hidden_size_are_refused():
     with pytest.raises(ValueError, match="3 heads do not divide a hidden size of 10"):
         MultiHeadAttention(10, 3)
+
+
+def test_query_key_and_value_in_one_product_are_what_a_listener_at_their_seams_sees():
+    torch.manual_seed(0)
+    attention, hidden = MultiHeadAttention(12, 3).double(), torch.randn(2, 7, 12).double().requires_grad_()
+    wanted = torch.tensor([13, 0, 5])
+    together = attention(hidden, places=wanted)
+    found = torch.autograd.grad(together.square().sum(), (hidden, *attention.parameters()))
+    seen = []
+    for name in ("query", "key", "value"):
+        attention.get_submodule(name).register_forward_hook(lambda module, given, made: seen.append(made.shape))
+    apart = attention(hidden).flatten(0, 1)[wanted]
+    assert seen == [(2, 7, 12)] * 3
+    assert torch.allclose(together, apart, atol=1e-12)
+    expected = torch.autograd.grad(apart.square().sum(), (hidden, *attention.parameters()))
+    assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(found, expected, strict=True))
