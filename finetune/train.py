@@ -27,11 +27,11 @@ from minibert import BertConfig, BertForSequenceClassification, UserError, cli, 
 from minibert.adapters import AdapterSettings, attach, save_adapter
 from minibert.data import tasks
 from minibert.data.publish import check_writable
+from minibert.data.ragged import by_length, pack
 from minibert.data.sources import read_rows
 from minibert.data.tasks import Examples, TaskSettings
 from minibert.data.tokenizer import load_tokenizer, save_tokenizer, vocabulary
 from minibert.files import write_whole
-from minibert.objectives import cross_entropy
 from minibert.training import checkpoint, launch, resume
 from minibert.training.best import Best, trained
 from minibert.training.loop import Batch, DivergedError, train
@@ -237,13 +237,8 @@ def shares(
         for rows in tasks.epoch_batches(examples, settings.batch_size, seed=seed, epoch=epoch):
             mine = np.array_split(rows, accelerator.num_processes)[accelerator.process_index]
             parts = range(0, max(1, len(mine)), settings.micro_batch_size)
-            yield (
-                done,
-                [
-                    tasks.collate(examples, mine[part : part + settings.micro_batch_size], pad_id=pad_id)
-                    for part in parts
-                ],
-            )
+            chosen = (mine[part : part + settings.micro_batch_size] for part in parts)
+            yield done, [pack(examples.inputs, some, pad_id=pad_id, labels=examples.labels).batch for some in chosen]
             done += 1
 
 
@@ -259,14 +254,13 @@ def evaluate(
     """Loss and scores on all rows, each counted once however many processes share them."""
     model.eval()
     mine: list[tuple[list[int], list[int], float]] = []
-    for number, rows in enumerate(tasks.by_length(examples, settings.micro_batch_size)):
+    for number, rows in enumerate(by_length(examples.inputs, settings.micro_batch_size)):
         if number % accelerator.num_processes != accelerator.process_index:
             continue
-        batch = {
-            name: tensor.to(accelerator.device) for name, tensor in tasks.collate(examples, rows, pad_id=pad_id).items()
-        }
-        logits = model(**batch).logits
-        mine.append((rows.tolist(), logits.argmax(-1).tolist(), float(cross_entropy(logits, batch["labels"]).total)))
+        packed = pack(examples.inputs, rows, pad_id=pad_id, labels=examples.labels)
+        output = model(**{name: tensor.to(accelerator.device) for name, tensor in packed.batch.items()})
+        classes = packed.in_order(output.logits).argmax(-1)
+        mine.append((rows.tolist(), classes.tolist(), float(output.losses["label"].total)))
     predictions = np.empty(len(examples), dtype=np.int64)
     loss = 0.0
     for rows, classes, total in gather_object(mine):

@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from minibert.adapters import base_of, load_adapter
 from minibert.attention import MultiHeadAttention
 from minibert.config import BertConfig
-from minibert.data.tasks import Encoded, Texts, encode, pad
+from minibert.data.ragged import Inputs, by_length, pack
+from minibert.data.tasks import Texts, encode
 from minibert.data.tokenizer import load_tokenizer, vocabulary
 from minibert.errors import UserError
 from minibert.model import BertForMaskedLM, BertForSequenceClassification
 
 _CHUNK = 50
-"""Batches whose rows are sorted by length together: enough for little padding, few enough for any memory."""
+"""Batches whose inputs are sorted by length together: enough that they are alike, few enough for any memory."""
 
 
 class Candidate(NamedTuple):
@@ -117,11 +118,26 @@ def classify(
     if model.config.num_labels < 2:
         raise UserError("the model predicts one number; expected a classifier with two labels or more")
     limit = min(max_length or model.config.max_position_embeddings, model.config.max_position_embeddings)
-    pad_id = vocabulary(tokenizer).pad
+    pad_id, names = vocabulary(tokenizer).pad, model.config.label_names
     rows = (Texts(text, None) if isinstance(text, str) else Texts(*text) for text in texts)
     while chunk := list(islice(rows, batch_size * _CHUNK)):
         inputs = encode(tokenizer, chunk, max_length=limit)
-        yield from _classify_chunk(model, inputs, batch_size, pad_id)
+        probabilities = class_logits(model, inputs, pad_id=pad_id, batch_size=batch_size).softmax(-1)
+        best = probabilities.argmax(-1).tolist()
+        for label, row in zip(best, probabilities.tolist(), strict=True):
+            yield Prediction(names[label], tuple(row))
+
+
+def class_logits(model: BertForSequenceClassification, inputs: Inputs, *, pad_id: int, batch_size: int) -> Tensor:
+    """[inputs, C] in float32 on the CPU, in the order of the inputs; at most `batch_size` of them in a forward pass."""
+    device = _device(model)
+    answers = torch.empty(len(inputs), model.config.num_labels, device=device)
+    with evaluation(model):
+        for chosen in by_length(inputs, batch_size):
+            packed = pack(inputs, chosen, pad_id=pad_id)
+            output = model(**{name: tensor.to(device) for name, tensor in packed.batch.items()})
+            answers[torch.from_numpy(chosen).to(device)] = packed.in_order(output.logits).float()
+    return answers.cpu()
 
 
 def attention_maps(model: nn.Module, input_ids: Tensor, **inputs: Tensor) -> Tensor:
@@ -161,23 +177,6 @@ def evaluation(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def _classify_chunk(
-    model: BertForSequenceClassification, inputs: list[Encoded], batch_size: int, pad_id: int
-) -> list[Prediction]:
-    """Predictions in the order of the inputs, made in batches of like lengths."""
-    order = sorted(range(len(inputs)), key=lambda row: len(inputs[row].input_ids))
-    answers: dict[int, Prediction] = {}
-    for begin in range(0, len(order), batch_size):
-        rows = order[begin : begin + batch_size]
-        batch = pad([inputs[row] for row in rows], pad_id=pad_id)
-        with evaluation(model):
-            logits = model(**{name: tensor.to(_device(model)) for name, tensor in batch.items()}).logits
-        for row, probabilities in zip(rows, logits.float().softmax(-1).tolist(), strict=True):
-            best = max(range(len(probabilities)), key=probabilities.__getitem__)
-            answers[row] = Prediction(model.config.label_names[best], tuple(probabilities))
-    return [answers[row] for row in range(len(inputs))]
 
 
 def _labels(directory: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import csv
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,10 +15,11 @@ import small
 import torch
 from accelerate import Accelerator
 from processes import FINETUNE, PREDICT, Ended
-from torch import nn
+from torch import Tensor, nn
 
 from minibert import BertForSequenceClassification, UserError, cli
 from minibert.data import tasks
+from minibert.data.ragged import Inputs
 from minibert.data.tokenizer import load_tokenizer
 from minibert.inference import load_classifier
 from minibert.training import checkpoint
@@ -82,6 +83,14 @@ def finetuning(script: Callable[[Path], ModuleType], one_process: None) -> Modul
 def call(module: ModuleType, config: str, *options: str) -> None:
     """Run a script in this process."""
     module.main(cli.parse(getattr(module, config), list(options)))
+
+
+def three_tokens_each(count: int) -> Inputs:
+    return Inputs(np.tile([2, 7, 3], count), np.zeros(3 * count, np.int8), np.arange(0, 3 * count + 1, 3))
+
+
+def labels_of(batch: Mapping[str, Tensor]) -> list[int]:
+    return [label for label in batch["labels"].flatten().tolist() if label != -100]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -333,26 +342,27 @@ def test_where_no_epoch_has_a_number_there_is_no_best(finetuning: ModuleType) ->
 
 
 def test_the_last_update_of_an_epoch_has_the_rows_that_are_left(finetuning: ModuleType) -> None:
-    examples = tasks.Examples([tasks.Encoded([2, number, 3], [0] * 3) for number in range(10)], np.arange(10))
+    examples = tasks.Examples(three_tokens_each(10), np.arange(10))
     settings = finetuning.TrainingSettings(epochs=2, batch_size=4, micro_batch_size=3)
     updates = list(finetuning.shares(examples, settings, 5, 0, SimpleNamespace(num_processes=1, process_index=0)))
     assert [done for done, _ in updates] == list(range(6))
-    sizes = [sum(len(part["labels"]) for part in parts) for _, parts in updates]
+    held = [[labels_of(part) for part in parts] for _, parts in updates]
+    sizes = [sum(map(len, parts)) for parts in held]
     assert sorted(sizes[:3]) == sorted(sizes[3:]) == [2, 4, 4]
-    assert all(len(part["labels"]) <= 3 for _, parts in updates for part in parts)
-    for epoch in (updates[:3], updates[3:]):
-        assert sorted(int(row) for _, parts in epoch for part in parts for row in part["labels"]) == list(range(10))
+    assert all(len(part) <= 3 for parts in held for part in parts)
+    for epoch in (held[:3], held[3:]):
+        assert sorted(row for parts in epoch for part in parts for row in part) == list(range(10))
 
 
 def test_a_row_less_than_processes_goes_to_one_of_them(finetuning: ModuleType) -> None:
-    examples = tasks.Examples([tasks.Encoded([2, 7, 3], [0] * 3)] * 3, np.arange(3))
+    examples = tasks.Examples(three_tokens_each(3), np.arange(3))
     settings = finetuning.TrainingSettings(epochs=1, batch_size=2, micro_batch_size=2)
     seen = []
     for rank in range(2):
         elsewhere = SimpleNamespace(num_processes=2, process_index=rank)
         for _, parts in finetuning.shares(examples, settings, 0, 0, elsewhere):
             assert len(parts) == 1
-            seen += parts[0]["labels"].tolist()
+            seen += labels_of(parts[0])
     assert sorted(seen) == [0, 1, 2]
 
 

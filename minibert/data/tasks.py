@@ -1,18 +1,18 @@
-"""What is a labelled task? Rows with one or two texts and a label, their token ids, and batches of like lengths."""
+"""What is a labelled task? Rows with one or two texts and a label, their token ids, and the batches of an epoch."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from tokenizers import Tokenizer
 
-from minibert.data.batches import Batch
+from minibert.data.ragged import Inputs
 from minibert.data.random import generator
 from minibert.data.sources import Row, read_rows
 from minibert.errors import UserError
@@ -20,7 +20,7 @@ from minibert.types import PositiveInt
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _MEGABATCH = 50
-"""Batches whose rows are sorted by length together: enough for little padding, few enough to stay shuffled."""
+"""Batches whose rows are sorted by length together: enough that they are alike, few enough to stay shuffled."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,11 @@ class TaskSettings:
             raise UserError(f"task.max_length is {self.max_length}; expected {least} at least")
 
 
-class Encoded(NamedTuple):
-    """The token ids of one input, [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and the segment of each."""
-
-    input_ids: list[int]
-    token_type_ids: list[int]
-
-
 @dataclass(frozen=True)
 class Examples:
     """The rows of one split, encoded; `labels` are their numbers."""
 
-    inputs: list[Encoded]
+    inputs: Inputs
     labels: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -107,37 +100,17 @@ def read_examples(source: str, settings: TaskSettings, names: Sequence[str], tok
     return Examples(encode(tokenizer, texts, max_length=settings.max_length), labels)
 
 
-def encode(tokenizer: Tokenizer, texts: Sequence[Texts], *, max_length: int) -> list[Encoded]:
+def encode(tokenizer: Tokenizer, texts: Sequence[Texts], *, max_length: int) -> Inputs:
     """Token ids with special tokens, at most `max_length` of them: the longer text of a pair loses its end first."""
     tokenizer.enable_truncation(max_length, strategy="longest_first")
     try:
         encodings = tokenizer.encode_batch([first if second is None else (first, second) for first, second in texts])
     finally:
         tokenizer.no_truncation()
-    return [Encoded(encoding.ids, encoding.type_ids) for encoding in encodings]
-
-
-def pad(rows: Sequence[Encoded], *, pad_id: int) -> Batch:
-    """Rows one below the other, padded to the longest: input_ids, attention_mask, token_type_ids, each [B, L].
-
-    There may be none: a process may have no share of a small batch.
-    """
-    width = max((len(row.input_ids) for row in rows), default=1)
-    input_ids = torch.full((len(rows), width), pad_id)
-    attention_mask = torch.zeros(len(rows), width, dtype=torch.long)
-    token_type_ids = torch.zeros(len(rows), width, dtype=torch.long)
-    for number, row in enumerate(rows):
-        length = len(row.input_ids)
-        input_ids[number, :length] = torch.tensor(row.input_ids)
-        token_type_ids[number, :length] = torch.tensor(row.token_type_ids)
-        attention_mask[number, :length] = 1
-    return {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-
-
-def collate(examples: Examples, rows: npt.NDArray[np.int64], *, pad_id: int) -> Batch:
-    """The batch of these rows, with labels [B]."""
-    batch = pad([examples.inputs[row] for row in rows], pad_id=pad_id)
-    return {**batch, "labels": torch.from_numpy(examples.labels[rows])}
+    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+    ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int32, lengths.sum())
+    types = np.fromiter(chain.from_iterable(encoding.type_ids for encoding in encodings), np.int8, lengths.sum())
+    return Inputs(ids, types, np.concatenate(([0], lengths.cumsum())))
 
 
 def epoch_batches(examples: Examples, batch_size: int, *, seed: int, epoch: int) -> list[npt.NDArray[np.int64]]:
@@ -147,19 +120,13 @@ def epoch_batches(examples: Examples, batch_size: int, *, seed: int, epoch: int)
     """
     random = generator(seed, epoch)
     order = random.permutation(len(examples))
-    lengths = np.array([len(row.input_ids) for row in examples.inputs])
+    lengths = examples.inputs.lengths
     batches = []
     for begin in range(0, len(order), batch_size * _MEGABATCH):
         part = order[begin : begin + batch_size * _MEGABATCH]
         part = part[np.argsort(lengths[part], kind="stable")]
         batches += [part[row : row + batch_size] for row in range(0, len(part), batch_size)]
     return [batches[number] for number in random.permutation(len(batches))]
-
-
-def by_length(examples: Examples, batch_size: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows of each batch for evaluation: sorted by length, every row once."""
-    order = np.argsort([len(row.input_ids) for row in examples.inputs], kind="stable")
-    return (order[row : row + batch_size] for row in range(0, len(order), batch_size))
 
 
 TASK_FILE = "task.json"

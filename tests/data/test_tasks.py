@@ -16,19 +16,16 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from minibert import BertConfig, BertForSequenceClassification, UserError
+from minibert.data.ragged import Inputs
 from minibert.data.sources import Row
 from minibert.data.tasks import (
-    Encoded,
     Examples,
     TaskSettings,
     Texts,
-    by_length,
-    collate,
     encode,
     epoch_batches,
     label_names,
     load_task,
-    pad,
     read_examples,
     read_texts,
     save_task,
@@ -46,8 +43,15 @@ def labelled(*labels: Any) -> list[Row]:
 
 
 def examples(lengths: list[int]) -> Examples:
-    inputs = [Encoded([2] * length, [0] * length) for length in lengths]
-    return Examples(inputs, np.arange(len(lengths)) % 3)
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    tokens = np.full(offsets[-1], 2)
+    return Examples(Inputs(tokens, np.zeros_like(tokens), offsets), np.arange(len(lengths)) % 3)
+
+
+def only(inputs: Inputs) -> tuple[list[int], list[int]]:
+    """Tokens and segments where there is one input."""
+    assert inputs.offsets.tolist() == [0, len(inputs.input_ids)]
+    return inputs.input_ids.tolist(), inputs.token_type_ids.tolist()
 
 
 def test_labels_are_sorted_whatever_the_order_of_the_rows() -> None:
@@ -138,19 +142,17 @@ def test_every_row_counts_one_without_text_too(tmp_path: Path, tokenizer: Tokeni
     rows = [{"text": text, "label": "dark"} for text in ("", " ", "\u200d", "\x00", "The river.")]
     path = small.write_rows(tmp_path / "rows.jsonl", rows)
     read = read_examples(str(path), TaskSettings("", ""), ["bright", "dark"], tokenizer)
-    assert [len(row.input_ids) for row in read.inputs] == [2, 2, 2, 2, 5]
+    assert read.inputs.lengths.tolist() == [2, 2, 2, 2, 5]
     assert read.labels.tolist() == [1] * 5
-    batch = collate(read, np.arange(5), pad_id=0)
-    assert batch["attention_mask"].sum(1).tolist() == [2, 2, 2, 2, 5]
 
 
 def test_pairs_are_read_from_both_fields(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = small.write_rows(tmp_path / "rows.jsonl", [{"a": "the river", "b": "the lamp", "y": 1}])
     settings = TaskSettings("", "", text="a", text_pair="b", label="y")
-    [row] = read_examples(str(path), settings, ["0", "1"], tokenizer).inputs
-    pieces = [tokenizer.id_to_token(id_) for id_ in row.input_ids]
+    ids, types = only(read_examples(str(path), settings, ["0", "1"], tokenizer).inputs)
+    pieces = [tokenizer.id_to_token(id_) for id_ in ids]
     assert pieces == ["[CLS]", "the", "river", "[SEP]", "the", "lamp", "[SEP]"]
-    assert row.token_type_ids == [0, 0, 0, 0, 1, 1, 1]
+    assert types == [0, 0, 0, 0, 1, 1, 1]
     assert read_texts(Row({"a": "x"}, "f:1"), "a", None) == Texts("x", None)
     with pytest.raises(UserError, match="f:1: no field 'b'; this row has a"):
         read_texts(Row({"a": "x"}, "f:1"), "a", "b")
@@ -162,24 +164,24 @@ def test_the_longer_text_of_a_pair_loses_its_end(corpus: Path, first: int, secon
     words = sorted(piece for piece in tokenizer.get_vocab() if piece.isalpha())  # each is one token
     a = [words[number % 11] for number in range(first)]
     b = [words[11 + number % 11] for number in range(second)]
-    [row] = encode(tokenizer, [Texts(" ".join(a), " ".join(b))], max_length=most)
+    ids, types = only(encode(tokenizer, [Texts(" ".join(a), " ".join(b))], max_length=most))
     while len(a) + len(b) + 3 > most:
         tie = a if first <= second else b  # the one that was shorter
         (tie if len(a) == len(b) else max(a, b, key=len)).pop()
-    assert [tokenizer.id_to_token(id_) for id_ in row.input_ids] == ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
-    assert row.token_type_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert [tokenizer.id_to_token(id_) for id_ in ids] == ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
+    assert types == [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
 
 def test_encoding_leaves_the_tokenizer_as_it_was(tokenizer: Tokenizer) -> None:
-    assert len(encode(tokenizer, [Texts("the river " * 50, None)], max_length=11)[0].input_ids) == 11
+    assert len(encode(tokenizer, [Texts("the river " * 50, None)], max_length=11).input_ids) == 11
     assert tokenizer.truncation is None
     assert len(tokenizer.encode("the river " * 50).ids) == 102
 
 
 def test_special_tokens_in_a_text_are_words(tokenizer: Tokenizer) -> None:
-    [row] = encode(tokenizer, [Texts("a [SEP] b [MASK]", None)], max_length=31)
+    ids, _ = only(encode(tokenizer, [Texts("a [SEP] b [MASK]", None)], max_length=31))
     special = [tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]")]
-    assert [id_ for id_ in row.input_ids if id_ in special] == special[:2]
+    assert [id_ for id_ in ids if id_ in special] == special[:2]
 
 
 @pytest.mark.parametrize(("pair", "least"), [(None, 3), ("other", 5)])
@@ -187,26 +189,6 @@ def test_a_length_without_room_for_text_is_refused(pair: str | None, least: int)
     assert TaskSettings("", "", text_pair=pair, max_length=least).max_length == least
     with pytest.raises(UserError, match=f"task.max_length is {least - 1}; expected {least} at least"):
         TaskSettings("", "", text_pair=pair, max_length=least - 1)
-
-
-def test_rows_are_padded_at_the_right_to_the_longest() -> None:
-    batch = pad([Encoded([2, 7, 3], [0, 0, 0]), Encoded([2, 9, 3, 8, 3], [0, 0, 0, 1, 1])], pad_id=11)
-    assert batch["input_ids"].tolist() == [[2, 7, 3, 11, 11], [2, 9, 3, 8, 3]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]
-
-
-def test_a_process_without_a_share_gets_a_batch_of_no_rows_that_can_be_trained_on() -> None:
-    batch = collate(examples([5, 7]), np.array([], dtype=np.int64), pad_id=0)
-    assert batch["input_ids"].size(0) == 0
-    assert batch["labels"].shape == (0,)
-    model = BertForSequenceClassification(
-        BertConfig(vocab_size=11, hidden_size=6, num_hidden_layers=1, num_attention_heads=2, intermediate_size=7)
-    )
-    total = model(**batch).losses["label"].total
-    total.backward()
-    assert float(total.detach()) == 0.0
-    assert all(not weight.grad.any() for weight in model.parameters() if weight.grad is not None)
 
 
 @given(st.lists(st.integers(2, 97), min_size=1, max_size=211), st.integers(1, 37), st.integers(0, 5), st.integers(0, 5))
@@ -230,7 +212,7 @@ def test_an_epoch_is_a_function_of_its_arguments() -> None:
     assert all(told(*key) == order for key, order in orders.items())
 
 
-def test_batches_have_little_padding_and_are_in_no_order_of_length() -> None:
+def test_batches_hold_rows_of_like_length_and_are_in_no_order_of_length() -> None:
     lengths = np.random.default_rng(1).integers(2, 127, 2003)
     batches = epoch_batches(examples(lengths.tolist()), 16, seed=3, epoch=0)
     widths = [int(lengths[batch].max()) for batch in batches]
@@ -244,14 +226,6 @@ def test_batches_have_little_padding_and_are_in_no_order_of_length() -> None:
 def test_eight_rows_make_one_batch_of_32() -> None:
     [batch] = epoch_batches(examples([5] * 8), 32, seed=0, epoch=0)
     assert sorted(batch.tolist()) == list(range(8))
-
-
-def test_evaluation_has_every_row_once_by_length() -> None:
-    lengths = np.random.default_rng(2).integers(2, 97, 97).tolist()
-    batches = list(by_length(examples(lengths), 8))
-    assert sorted(np.concatenate(batches).tolist()) == list(range(97))
-    assert [len(batch) for batch in batches] == [8] * 12 + [1]
-    assert [lengths[row] for batch in batches for row in batch] == sorted(lengths)
 
 
 def test_names_of_labels_are_kept_with_the_model(tmp_path: Path) -> None:
