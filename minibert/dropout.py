@@ -32,29 +32,35 @@ def drop(x: Tensor, probability: float) -> Tensor:
     """Drop numbers of `x`. On the CPU the probability is taken to the nearest of 65,536 steps."""
     if probability in (0, 1) or x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, probability)
-    lost, scale = draw(x.shape, probability)
-    dropped: Tensor = _Drop.apply(x, lost, scale)  # type: ignore[no-untyped-call]
+    dropped: Tensor = _Drop.apply(x, probability)  # type: ignore[no-untyped-call]
     return dropped
 
 
-def draw(shape: torch.Size, probability: float) -> tuple[Tensor, float]:
-    """On the CPU: which numbers are lost (Boolean), and what the others are to be multiplied by."""
-    few = round(probability * _LEVELS)
+def draw(shape: torch.Size) -> Tensor:
+    """16 random bits for each number, on the CPU, as int16."""
     words = torch.empty(-(-shape.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
-    bits = words.view(torch.int16)[: shape.numel()].view(shape)
-    return bits < few - _LEVELS // 2, _LEVELS / (_LEVELS - few)
+    return words.view(torch.int16)[: shape.numel()].view(shape)
+
+
+def kept(bits: Tensor, probability: float, dtype: torch.dtype) -> tuple[Tensor, float]:
+    """1 for what stays and 0 for what is dropped, in a type that multiplies fast; and the scale that keeps the mean."""
+    lost = round(probability * _LEVELS)
+    return torch.ge(bits, lost - _LEVELS // 2, out=bits.new_empty(bits.shape, dtype=dtype)), _LEVELS / (_LEVELS - lost)
 
 
 class _Drop(torch.autograd.Function):
-    """x · scale where it is not lost; only the Booleans are remembered."""
+    """x · kept · scale; only the bits are remembered."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, lost: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(lost)
-        ctx.scale = scale
-        return torch.where(lost, 0.0, x).mul_(scale)
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        bits = draw(x.shape)
+        ctx.save_for_backward(bits)
+        ctx.probability = probability
+        keep, scale = kept(bits, probability, x.dtype)
+        return keep.mul_(x).mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (lost,) = ctx.saved_tensors
-        return torch.where(lost, 0.0, gradients[0]).mul_(ctx.scale), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (bits,) = ctx.saved_tensors
+        keep, scale = kept(bits, ctx.probability, gradients[0].dtype)
+        return keep.mul_(gradients[0]).mul_(scale), None

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from minibert.attention.dropped import dropped_attention
-from minibert.dropout import draw
+from minibert.dropout import draw, kept
 
 BATCH, HEADS, QUERIES, KEYS, SIZE, PROBABILITY = 2, 3, 5, 7, 11, 0.3
 
@@ -31,8 +31,8 @@ def by_the_formula(query, key, value, mask):
     weights = scores.softmax(-1)
     if mask is not None:
         weights = scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num()
-    lost, scale = draw(weights.shape, PROBABILITY)
-    return weights.masked_fill(lost, 0) * scale @ value
+    keep, scale = kept(draw(weights.shape), PROBABILITY, weights.dtype)
+    return weights * keep * scale @ value
 
 
 @pytest.mark.parametrize("mask", ["none", "padding", "square"])
