@@ -85,7 +85,7 @@ def comparisons(given: argparse.Namespace) -> Iterator[list[str]]:
             yield from compare(f"{size}, full {length}", size, length, full_rows(length, given.tokens), others, given)
     for size in given.ragged_sizes if "ragged" in given.parts else ():
         for length, name in product(given.lengths, given.source or SPREAD):
-            work, what = ragged(name, length, given), f"{size}, as {"/".join(Path(name).parts[-2:])}, at most {length}"
+            work, what = ragged(name, length, given), f"{size}, as {'/'.join(Path(name).parts[-2:])}, at most {length}"
             yield from compare(what, size, length, work, ["transformers"], given)
 
 
