@@ -425,7 +425,7 @@ def test_the_encoder_compiles_as_one_graph_whatever_restricts_attention(attentio
     assert torch.equal(compiled(ids, **inputs).last_hidden_state, model(ids, **inputs).last_hidden_state)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dropout", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_pretraining_compiles_as_one_graph_with_loss_and_gradients(dropout):
     model = make(BertForPreTraining, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout).train()
     ids, labels = random_ids(BATCH, LENGTH), random_labels(BATCH, LENGTH)
